@@ -1,0 +1,1 @@
+"""The mathematics of a step: plain functions on tensors."""

@@ -1,0 +1,1 @@
+"""Lightning callbacks: rollout, metrics, checkpoint, samples, progress."""

@@ -1,0 +1,1 @@
+"""The one declarative configuration: schema, loading, validation."""

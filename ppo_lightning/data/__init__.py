@@ -1,0 +1,1 @@
+"""Prompts with answers, and the order they are drawn in."""

@@ -1,0 +1,1 @@
+"""What generates responses."""

@@ -1,0 +1,1 @@
+"""Actor, critic, reference and token log-probabilities."""

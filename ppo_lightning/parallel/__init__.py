@@ -1,0 +1,1 @@
+"""Ranks, balancing and micro-batches."""

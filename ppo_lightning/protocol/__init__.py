@@ -1,0 +1,1 @@
+"""The batch that travels through a step: three layers, their operators, the table of fields."""

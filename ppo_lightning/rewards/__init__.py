@@ -1,0 +1,1 @@
+"""Who scores a response: rule functions in killable workers, reward models, managers."""

@@ -1,0 +1,1 @@
+"""The nine stages of a step, one file each."""
