@@ -6,7 +6,7 @@ Legend: B rows; tensors (B, ...) in `batch`, columns of B objects in `non_tensor
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, cast, overload
 
 import numpy as np
 import torch
@@ -16,16 +16,7 @@ from torch import Tensor
 from ppo_lightning.errors import DataError
 from ppo_lightning.protocol import columns, storage, union
 from ppo_lightning.protocol.consistency import check_layers, rows_of
-from ppo_lightning.protocol.rows import Index, as_indices, repeat_tensor
-
-
-@dataclass
-class DataProtoItem:
-    """One row: its tensors (without the batch dim), its objects, and the per-step values of its batch."""
-
-    batch: TensorDict | None
-    non_tensor_batch: dict[str, Any]
-    meta_info: dict[str, Any]
+from ppo_lightning.protocol.rows import DataProtoItem, Index, as_indices, repeat_tensor
 
 
 @dataclass
@@ -94,6 +85,12 @@ class DataProto:
 
     def __contains__(self, key: str) -> bool:
         return key in self.row_keys()
+
+    @overload
+    def __getitem__(self, index: int) -> DataProtoItem: ...
+
+    @overload
+    def __getitem__(self, index: slice | Index) -> "DataProto": ...
 
     def __getitem__(self, index: int | slice | Index) -> "DataProto | DataProtoItem":
         """Return one row (int), a slice (tensors are views) or a selection of rows."""

@@ -1,13 +1,25 @@
-"""Choosing and repeating rows: what selections mean, and the tensor side of repeating them."""
+"""Rows of a batch: a single one, what selections mean, and the tensor side of repeating them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from tensordict import TensorDict
 from torch import Tensor
 
 from ppo_lightning.errors import DataError
 
 Index = Sequence[int] | Sequence[bool] | np.ndarray | Tensor
+
+
+@dataclass
+class DataProtoItem:
+    """One row: its tensors (without the batch dim), its objects, and the per-step values of its batch."""
+
+    batch: TensorDict | None
+    non_tensor_batch: dict[str, Any]
+    meta_info: dict[str, Any]
 
 
 def as_indices(idxs: Index, rows: int) -> np.ndarray:
@@ -19,7 +31,7 @@ def as_indices(idxs: Index, rows: int) -> np.ndarray:
     index = idxs.detach().cpu().numpy() if isinstance(idxs, Tensor) else np.asarray(idxs)
     if index.dtype == bool and index.shape == (rows,):
         return np.flatnonzero(index)
-    if index.size == 0 and index.ndim == 1:
+    if index.shape == (0,) and index.dtype != bool:
         return np.zeros(0, dtype=np.int64)
     if index.ndim != 1 or index.dtype.kind not in "iu":
         raise DataError(
