@@ -89,7 +89,7 @@ def look_up(table: Mapping[str, Record], name: str, key: str) -> Record:
 def own_estimator(path: str) -> Estimator:
     """Describe a user's estimator by its signature.
 
-    Parameters without a default are batch fields (or `group`), parameters with one are options; `all_reduce` is neither.
+    Parameters without a default are batch fields (or `group`), those with one are options; `all_reduce` is neither.
     """
     parameters = inspect.signature(resolve(path)).parameters.values()
     named = [item for item in parameters if item.name != "all_reduce" and item.kind is not item.VAR_KEYWORD]
