@@ -96,7 +96,7 @@ def test_column_of_dates_is_refused(tmp_path):
 
 def test_damaged_missing_and_foreign_files_are_refused(tmp_path):
     path = tmp_path / "batch"
-    with pytest.raises(DataError, match="batch written by DataProto.save, but cannot be read"):
+    with pytest.raises(DataError, match=r"batch written by DataProto\.save, but cannot be read"):
         DataProto.load(path)
     DataProto.from_dict({"a": torch.zeros(100)}).save(path)
     path.write_bytes(path.read_bytes()[:-50])
