@@ -48,6 +48,8 @@ def _apply(ledger: Ledger, rule: Rule, exponent: Tensor, valid: Tensor) -> Bool[
     of, mask = (token, valid) if rule.scope == "token" else (row, rows)
     ledger.extremes(key, of, mask)
     _outside(ledger, key, of, mask, rule)
+    if rule.lower is None:
+        ledger.add(f"{key}_fraction_low", torch.zeros_like(of), mask, **{"": mean})
     ledger.add(f"{key}_seq", row, rows, _mean=mean, _std=sample_std)
     ledger.extremes(f"{key}_seq", row, rows)
     ledger.maximum(f"{key}_seq_max_deviation", row.abs(), rows)
