@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from ppo_lightning.algorithms import POLICY_LOSSES
 from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
 from ppo_lightning.algorithms.kl import kl, row_mean, subtract_kl
 from ppo_lightning.algorithms.kl_control import AdaptiveKLController
-from ppo_lightning.algorithms.policy_losses import POLICY_LOSSES
 from ppo_lightning.algorithms.policy_losses.arguments import loss_arguments
 from ppo_lightning.algorithms.rollout_correction.correct import correct
 from ppo_lightning.algorithms.rollout_correction.settings import read_settings
@@ -20,7 +20,7 @@ from ppo_lightning.algorithms.value_loss import value_loss
 from ppo_lightning.config.schema import ActorConfig, RolloutCorrectionConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
-import inputs_losses as inputs  # noqa: E402 - the folder is not a package: the oracle runs the same file
+import inputs_losses as inputs
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "losses.npz")
 METRICS = ("actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/ppo_kl")
