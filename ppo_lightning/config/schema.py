@@ -149,9 +149,14 @@ class AlgorithmConfig:
     filter_groups: bool = option(False, "DAPO: drop groups whose raw task scores are all equal and draw more prompts")
     filter_groups_max_batches: int = option(10, "rollout batches drawn at most for one step when filter_groups is on")
     mask_truncated: bool = option(False, "leave truncated responses out of the loss (overlong masking)")
+<<<<<<< HEAD
     pf_ppo_reweight: str = option(
         "off", "PF-PPO: resample rows by their score", ("off", "pow", "max_min", "max_random")
     )
+=======
+    adv_options: dict[str, Any] = option({}, "further keyword arguments of the estimator, by its own names")
+    pf_ppo_reweight: str = option("off", "PF-PPO: resample rows by their score", ("off", "pow", "max_min", "max_random"))
+>>>>>>> losses
     pf_ppo_weight_pow: float = option(2.0, "exponent of the PF-PPO weights")
 
 
