@@ -12,6 +12,7 @@ from ppo_lightning.rewards.sample import Sample, Scored, Target
 from ppo_lightning.rewards.scorers import SCORERS, scorer_of_source
 
 PART_KEYS = ("scorer", "path", "name", "weight", "options")
+PART_DEFAULTS: dict[str, Any] = {"name": "compute_score", "weight": 1.0, "options": {}}
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ def scorer_target(scorer: str, options: dict[str, Any]) -> Target:
     Raises:
         ConfigError: the name is unknown.
     """
-    address = SCORERS[scorer] if scorer in SCORERS else scorer
+    address = ({scorer: scorer} | SCORERS)[scorer]
     if ":" not in address:
         raise ConfigError(
-            f"reward.scorer must be auto, a built-in scorer or module:function - got {scorer!r}: use one of {', '.join(SCORERS)}"
+            f"reward.scorer must be auto, a built-in scorer or module:function - got {scorer!r}: "
+            f"use one of {', '.join(SCORERS)}"
         )
     module, name = address.split(":", 1)
     return Target(module, name, options)
@@ -86,13 +88,13 @@ def _part_of(entry: dict[str, Any], key: str) -> Part:
         raise ConfigError(
             f"{key} needs either `scorer` (built-in or module:function) or `path` (with `name`) - got {entry}"
         )
-    weight = entry["weight"] if "weight" in entry else 1.0
+    entry = PART_DEFAULTS | entry
+    weight, options = entry["weight"], dict(entry["options"])
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise ConfigError(f"{key}.weight must be a number - got {weight!r}")
-    options = dict(entry["options"]) if "options" in entry else {}
     if "scorer" in entry:
         return Part(_name_of(entry["scorer"]), scorer_target(entry["scorer"], options), float(weight))
-    name = entry["name"] if "name" in entry else "compute_score"
+    name = entry["name"]
     return Part(name, Target(_file(entry["path"]), name, options, is_file=True), float(weight))
 
 

@@ -1,8 +1,8 @@
-"""Score samples while generation goes on: every sample is an asyncio task, every function call runs in a worker process.
+"""Score samples while generation goes on: every sample is an asyncio task, every call runs in a worker process.
 
-The event loop lives on a thread of its own. Synchronous functions get a worker to themselves per call; coroutine functions
-share workers; functions that take whole batches are called once, at `collect`. Nothing that a function does - hang, crash,
-leak, flood, return nonsense - reaches the trainer: it is counted under its kind and the worker is replaced.
+The event loop lives on a thread of its own. Synchronous functions get a worker to themselves per call; coroutine
+functions share workers; functions that take whole batches are called once, at `collect`. Nothing that a function does
+- hang, crash, leak, flood, return nonsense - reaches the trainer: it is counted under its kind, the worker replaced.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from typing import Any, Self
 
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import RewardError
-from ppo_lightning.rewards.calling import fault
 from ppo_lightning.rewards.combine import Part, combine, parts_of
+from ppo_lightning.rewards.judge import fault
 from ppo_lightning.rewards.process import Seat, WorkerDiedError, WorkerSettings
 from ppo_lightning.rewards.sample import Loaded, Sample, Scored, Target
 
@@ -38,16 +38,13 @@ class RewardPool:
     Args:
         config: the reward section: function, workers, limits.
         parts: the reward functions and weights; by default those of `config`.
-        environment: names of environment variables that workers may see besides the harmless ones.
     """
 
-    def __init__(
-        self, config: RewardConfig, parts: Sequence[Part] | None = None, environment: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, config: RewardConfig, parts: Sequence[Part] | None = None) -> None:
         self.config = config
         self.parts = list(parts) if parts is not None else parts_of(config)
         self._open: list[Future[Scored]] = []
-        self._crew = _Crew(config, tuple(environment))
+        self._crew = _Crew(config)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rewards", daemon=True)
         self._thread.start()
@@ -126,11 +123,11 @@ def _shut_down(loop: asyncio.AbstractEventLoop, thread: threading.Thread, crew: 
 class _Crew:
     """The workers and who gets the next free one; lives on the event loop."""
 
-    def __init__(self, config: RewardConfig, environment: tuple[str, ...]) -> None:
+    def __init__(self, config: RewardConfig) -> None:
         self.config = config
         self.expected = 0
         self._hung = 0
-        self._settings = WorkerSettings(config.memory_mb, environment)
+        self._settings = WorkerSettings(config.memory_mb, tuple(config.environment))
         self._infos: dict[str, asyncio.Task[Loaded]] = {}
         self._seats: dict[bool, asyncio.LifoQueue[Seat]] = {}
         self._all_seats: set[Seat] = set()

@@ -25,9 +25,11 @@ ANSWER_BYTES = 64 * 2**20
 POLL_SECONDS = 0.5
 LOAD_SECONDS = 120.0
 INHERITED = (
-    "PATH HOME USER LANG LANGUAGE LC_ALL LC_CTYPE TZ TMPDIR TEMP TMP LD_LIBRARY_PATH DYLD_LIBRARY_PATH VIRTUAL_ENV CONDA_PREFIX "
-    "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE HF_HOME HF_HUB_OFFLINE TRANSFORMERS_OFFLINE NO_PROXY no_proxy"
-).split()
+    *("PATH", "HOME", "USER", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TEMP", "TMP"),
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NO_PROXY", "no_proxy"),
+    *("HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"),
+)
 FIXED = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -243,7 +245,8 @@ def descendants(root: int) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parents[int(entry.parent.name)] = int(entry.read_text().rsplit(")", 1)[1].split()[1])
-    family, frontier = [], {root}
+    family: list[int] = []
+    frontier = {root}
     while frontier:
         frontier = {pid for pid, parent in parents.items() if parent in frontier}
         family += frontier
@@ -252,7 +255,8 @@ def descendants(root: int) -> list[int]:
 
 def marked(mark: str) -> list[int]:
     """Return the processes whose environment holds a worker's mark, zombies left out; empty where there is no /proc."""
-    wanted, found = f"{MARK}={mark}".encode(), []
+    wanted = f"{MARK}={mark}".encode()
+    found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if wanted in entry.read_bytes() and int(entry.parent.name) != os.getpid():

@@ -49,7 +49,7 @@ class Tail(io.BufferedIOBase):
 
 def text_stream(tail: Tail) -> io.TextIOWrapper:
     """Return a text stream over a tail, with `.buffer` and all."""
-    return io.TextIOWrapper(tail, encoding="utf-8", errors="replace", write_through=True)  # type: ignore[type-var]
+    return io.TextIOWrapper(tail, encoding="utf-8", errors="replace", write_through=True)  # type: ignore[arg-type]
 
 
 def isolate(parent: int) -> None:
@@ -96,42 +96,43 @@ def children() -> int:
 class Desk:
     """Functions loaded so far, and how a request becomes an answer."""
 
-    def __init__(self, memory_mb: int, calling: Any) -> None:
+    def __init__(self, memory_mb: int, adapters: Any, judge: Any) -> None:
         self.memory_mb = memory_mb
-        self.calling = calling
+        self.adapters = adapters
+        self.judge = judge
         self.functions: dict[str, Any] = {}
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         """Load a target and describe it; an error becomes text."""
         lift_memory_limit()
         try:
-            function = self.calling.load(**request["target"])
+            function = self.adapters.load(**request["target"])
             self.functions[request["key"]] = function
             return {"style": function.style, "is_async": function.is_async, "line": function.line, "error": None}
         except BaseException as error:  # noqa: BLE001 - whatever the user's file raises is for the parent to tell
             short = str(error) if type(error) is ValueError else ""
-            return {"error": short or self.calling.raised(error)["detail"]}
+            return {"error": short or self.judge.raised(error)["detail"]}
         finally:
             limit_memory(self.memory_mb)
 
     def arguments(self, function: Any, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the keywords of the call."""
         if function.style == "verl":
-            return self.calling.sample_arguments(function, samples[0])
-        return self.calling.batch_arguments(function, samples)
+            return self.adapters.sample_arguments(function, samples[0])
+        return self.adapters.batch_arguments(function, samples)
 
     def outcomes(self, function: Any, value: Any, count: int) -> list[dict[str, Any]]:
         """Judge the returned value, one outcome per sample."""
         if function.style == "verl":
-            return [self.calling.judge(value)]
-        return self.calling.judge_batch(value, count)
+            return [self.judge.judge(value)]
+        return self.judge.judge_batch(value, count)
 
     def guarded(self, samples: list[dict[str, Any]], work: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Run `work`; whatever it raises becomes the outcome of every sample."""
         try:
             return work()
         except BaseException as error:  # noqa: BLE001 - counted by the parent as an exception of these samples
-            return [self.calling.raised(error)] * len(samples)
+            return [self.judge.raised(error)] * len(samples)
 
     def score(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Call the function for a request and judge the result."""
@@ -153,7 +154,7 @@ class Desk:
         try:
             value = await function.call(**self.arguments(function, samples))
         except BaseException as error:  # noqa: BLE001 - counted by the parent as an exception of these samples
-            return [self.calling.raised(error)] * len(samples)
+            return [self.judge.raised(error)] * len(samples)
         return self.guarded(samples, lambda: self.outcomes(function, value, len(samples)))
 
 
@@ -222,7 +223,7 @@ async def serve_async(channel: socket.socket, desk: Desk, tails: tuple[Tail, Tai
             outcomes = await asyncio.wait_for(desk.score_async(request), request["limit"])
         except TimeoutError:
             detail = f"no answer within {request['limit']:g} s"
-            outcomes = [desk.calling.fault("timeout", detail)] * len(request["samples"])
+            outcomes = [desk.judge.fault("timeout", detail)] * len(request["samples"])
         writer.write(frame({**answer_of(request, outcomes, tails, start), "children": 0}))
         await writer.drain()
 
@@ -248,11 +249,11 @@ def main(descriptor: int) -> None:
         return
     isolate(setup["parent"])
     sys.path[:] = setup["sys_path"]
-    from ppo_lightning.rewards import calling
+    from ppo_lightning.rewards import adapters, judge
 
     tails = (Tail(), Tail())
     sys.stdout, sys.stderr = text_stream(tails[0]), text_stream(tails[1])
-    desk = Desk(setup["memory_mb"], calling)
+    desk = Desk(setup["memory_mb"], adapters, judge)
     if setup["concurrent"]:
         import asyncio
 

@@ -1,9 +1,9 @@
-"""GSM8K answers, compared as numbers over the whole response; verl's strict and flexible rules by name beside it.
+r"""GSM8K answers, compared as numbers over the whole response; verl's strict and flexible rules by name beside it.
 
 Which number is the answer (rule of `gsm8k`):
 1. the first number after the last `####` marker that has one on its line (or, if that is empty, on the next line);
    headings such as `#### Step 2` are no answers; of `#### 3 + 2 = 5` the result counts;
-2. without such a marker the last `\\boxed{}`; 3. else what follows the last "answer is" or "answer:";
+2. without such a marker the last `\boxed{}`; 3. else what follows the last "answer is" or "answer:";
 4. else, when there was no marker at all, the last number of the text.
 How numbers are read: `numbers.py`.
 """
@@ -102,7 +102,7 @@ def _as_text(answer: str | None, ground_truth: Any) -> dict[str, Any]:
 
 
 def gsm8k_format(solution_str: str) -> float:
-    """Score 1.0 when the last line is `#### <number>` and no other line has the marker, else 0.0: a reward for form alone."""
+    """Score 1.0 for form alone: the last line is `#### <number>` and no other line has the marker; else 0.0."""
     lines = solution_str.rstrip().split("\n")
     marked = [line for line in lines if "####" in line]
     last = re.fullmatch(r"####\s*(.+?)\s*", lines[-1]) if lines else None

@@ -1,9 +1,9 @@
-"""Read numbers the way people and models write them, exactly: no float ever rounds a wrong answer to the right one.
+r"""Read numbers the way people and models write them, exactly: no float ever rounds a wrong answer to the right one.
 
-Understood: signs (also the Unicode minus), thousands separators (comma, also in Indian grouping; underscore, apostrophe,
-non-breaking space, LaTeX `{,}` and `\\,`), decimals, fractions (`3/4`, `\\frac{3}{4}`, `1 1/2`, U+00BD), scientific notation
-(`1e3`, `1.2 \\times 10^{3}`), currency and units around the number, bold and LaTeX wrappers, digits of every script. A percent sign
-is a unit: `5%` is 5. A comma is never a decimal point.
+Understood: signs (also the Unicode minus), thousands separators (comma, also in Indian grouping; underscore,
+apostrophe, non-breaking space, LaTeX `{,}` and `\,`), decimals, fractions (`3/4`, `\frac{3}{4}`, `1 1/2`, U+00BD),
+scientific notation (`1e3`, `1.2 \times 10^{3}`), currency and units around the number, bold and LaTeX wrappers,
+digits of every script. A percent sign is a unit: `5%` is 5. A comma is never a decimal point.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Load a reward function, detect how it wants to be called, call it and judge what it returns.
+"""Reward functions as verl and TRL users write them, unmodified: load one, detect its signature, form its arguments.
 
 Runs inside worker processes, so it imports the standard library only.
 """
@@ -7,10 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import json
-import math
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +16,6 @@ from typing import Any
 VERL_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 OFFERED = (*VERL_ARGUMENTS, "prompt", "response_ids")
 ANSWER_NAMES = ("answer", "answers", "solution", "solutions", "target", "targets", "label", "labels")
-DETAIL_CHARACTERS = 4000
-EXTRA_CHARACTERS = 10_000
 SIGNATURES = (
     "compute_score(data_source, solution_str, ground_truth, extra_info) as in verl, "
     "compute_score(data_sources, solution_strs, ground_truths, extra_infos) as in verl's batch manager, "
@@ -57,7 +52,7 @@ def load(place: str, name: str, options: Mapping[str, Any], is_file: bool) -> Fu
         raise ValueError(
             f"reward.options has {', '.join(unknown)}, which {name} does not take: it takes {signature_of(call)}"
         )
-    is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))
+    is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
     return Function(call, style, is_async, accepts, dict(options), _line(call, place, name, style, is_async, is_file))
 
 
@@ -160,83 +155,3 @@ def trl_columns(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     columns["ground_truth"] = [sample["ground_truth"] for sample in samples]
     columns["data_source"] = [sample["data_source"] for sample in samples]
     return columns
-
-
-def judge(value: Any) -> dict[str, Any]:
-    """Turn what a function returned for one sample into {score, extra, fault, detail}; 0.0 is a score, None is none.
-
-    A number becomes the score and the extra column `acc`; of a dict all keys become extra columns.
-    """
-    if isinstance(value, Mapping):
-        extra = {str(key): plain(item) for key, item in value.items()}
-        if "score" not in value:
-            return fault("missing_score", f"the dict has {', '.join(sorted(extra)) or 'no keys'} but no 'score'", extra)
-        raw = value["score"]
-    else:
-        raw, extra = value, None
-    if raw is None:
-        return fault("none", "the score is None", extra)
-    number = as_number(raw)
-    if number is None:
-        return fault("wrong_type", f"the score must be a number - got {type(raw).__name__} {repr(raw)[:200]}", extra)
-    if not math.isfinite(number):
-        return fault("nan", f"the score must be finite - got {number}", extra)
-    return {
-        "score": number,
-        "extra": {"acc": number} if extra is None else {**extra, "score": number},
-        "fault": None,
-        "detail": None,
-    }
-
-
-def judge_batch(value: Any, count: int) -> list[dict[str, Any]]:
-    """Judge a list of scores, one per sample; another number of scores makes all of them unusable."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if value is None:
-        return [fault("none", "the function returned None for the batch")] * count
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return [fault("wrong_type", f"a list of {count} scores is needed - got {type(value).__name__}")] * count
-    if len(value) != count:
-        return [fault("too_few", f"{count} samples need {count} scores - got {len(value)}")] * count
-    return [judge(item) for item in value]
-
-
-def fault(kind: str, detail: str, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the outcome of a sample that has no score."""
-    kept = {key: value for key, value in (extra or {}).items() if key != "score"}
-    return {"score": None, "extra": kept, "fault": kind, "detail": detail[-DETAIL_CHARACTERS:]}
-
-
-def raised(error: BaseException) -> dict[str, Any]:
-    """Return the outcome of a call that raised, with the end of its traceback."""
-    return fault("exception", "".join(traceback.format_exception(error, limit=-8)))
-
-
-def as_number(value: Any) -> float | None:
-    """Return a Python, NumPy or one-element tensor number as float, else None."""
-    if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    if isinstance(value, str | bytes) or getattr(value, "size", 1) == 0:
-        return None
-    try:
-        item = value.item()
-    except (AttributeError, ValueError, TypeError, RuntimeError):
-        return None
-    return float(item) if isinstance(item, int | float) else None
-
-
-def plain(value: Any) -> Any:
-    """Return a value that JSON can carry: numbers, text, lists and dicts of them; of anything else its repr, cut."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)[:EXTRA_CHARACTERS]
-    if len(text) <= EXTRA_CHARACTERS:
-        return value
-    return value[:EXTRA_CHARACTERS] if isinstance(value, str) else text[:EXTRA_CHARACTERS]
