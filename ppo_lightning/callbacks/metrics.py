@@ -6,12 +6,10 @@ from typing import Any
 
 import lightning as L
 
-from ppo_lightning.metrics.validation import validation_metrics
-from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.run_dir import RunDir
-from ppo_lightning.samples import rollout_rows
+from ppo_lightning.samples import DATA_COLUMNS, rollout_rows
 from ppo_lightning.stages import STAGES
 
 Sink = Callable[[int, dict[str, float | None]], None]
@@ -83,3 +81,23 @@ class MetricsCallback(L.Callback):
                 self.run_dir.write_rollouts(f"validation_{pl_module.step:06d}", rows)
             self.on_validation(pl_module.step, metrics)
         pl_module.validation = []
+
+
+def validation_summary(module: PPOModule) -> dict[str, float]:
+    """Return val-core/val-aux metrics of the rows of all ranks."""
+    mine = [_scored_rows(batch) for batch in module.validation]
+    rows = [row for part in module.ranks.gather([row for batch in mine for row in batch]) for row in part]
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["data_source"], []).append(row["reward"])
+    return {f"val-core/{source}/reward/mean@1": sum(v) / len(v) for source, v in found.items()}
+
+
+def _scored_rows(batch: DataProto) -> list[dict[str, Any]]:
+    columns, scores = batch.non_tensor_batch, batch.batch["rm_scores"].sum(-1).tolist()
+    extra = [name for name in columns if name not in DATA_COLUMNS]
+    return [
+        {"uid": columns["uid"][row], "data_source": columns["data_source"][row], "reward": score}
+        | {name: columns[name][row] for name in extra if columns[name][row] is not None}
+        for row, score in enumerate(scores)
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ppo_lightning.algorithms.kl_control import KLController
+from ppo_lightning.algorithms.kl_control import AdaptiveKLController, FixedKLController
 from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
@@ -37,7 +37,6 @@ class StepContext:
         recorded: names of the stages that ran, in order.
         skipped: whether an optimizer step was left out because its gradient was not finite.
         draws: prompt draws consumed.
-        columns: names of the columns that the data brought, as against those that the reward added.
         started: when the step began, on the performance counter.
     """
 
@@ -47,7 +46,7 @@ class StepContext:
     actor: nn.Module
     critic: Critic | None
     reference: nn.Module | None
-    kl_controller: KLController
+    kl_controller: FixedKLController | AdaptiveKLController
     optimizers: dict[str, Any]
     backward: Callable[..., None]
     score_batch: Callable[..., Any] | None = None
@@ -58,7 +57,6 @@ class StepContext:
     recorded: list[str] = field(default_factory=list)
     skipped: bool = False
     draws: int = 1
-    columns: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
 
     @contextmanager
