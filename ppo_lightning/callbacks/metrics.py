@@ -44,7 +44,7 @@ class MetricsCallback(L.Callback):
         pl_module: PPOModule,
         outputs: Any,
         batch: DataProto,
-        batch_idx: int,  # noqa: ARG002
+        batch_idx: int,
     ) -> None:
         """Settle the step; validation and saving follow it, and the line is written after them."""
         context = pl_module.context
@@ -64,12 +64,12 @@ class MetricsCallback(L.Callback):
                 sink(step, self.pending)
             self.pending = {}
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:  # noqa: ARG002
+    def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Start the clock."""
         self.started = time.perf_counter()
         pl_module.validation = []
 
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: PPOModule) -> None:  # noqa: ARG002
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Compute validation metrics over all ranks' rows."""
         metrics = validation_summary(pl_module)
         metrics["timing_s/testing"] = time.perf_counter() - self.started

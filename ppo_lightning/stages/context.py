@@ -12,6 +12,7 @@ from ppo_lightning.algorithms.kl_control import AdaptiveKLController, FixedKLCon
 from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
+from ppo_lightning.models.packing import Sharing
 from ppo_lightning.parallel.ranks import Ranks
 
 
@@ -26,6 +27,7 @@ class StepContext:
         actor: the policy.
         critic: the value model, if the estimator needs one.
         reference: the frozen policy, if KL is on.
+        sharing: whether rows of one prompt share its computation.
         score_batch: route B: takes the batch, returns rm_scores; None: no reward model.
         roller: what generates (RolloutCallback's).
         announce: told the name of each stage as it begins.
@@ -49,6 +51,7 @@ class StepContext:
     kl_controller: FixedKLController | AdaptiveKLController
     optimizers: dict[str, Any]
     backward: Callable[..., None]
+    sharing: Sharing = field(default_factory=Sharing)
     score_batch: Callable[..., Any] | None = None
     roller: Any = None
     announce: Callable[[str], None] = lambda stage: None
