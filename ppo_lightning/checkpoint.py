@@ -1,11 +1,11 @@
 """Checkpoints: written beside, synced, renamed, marked whole last; then older ones are pruned.
 
-    checkpoints/step_000040/
-      actor/               Hugging Face folder: AutoModelForCausalLM.from_pretrained reads it
-      critic.safetensors   value model
-      optimizer_*.pt       tensors and plain numbers only
-      state.json           every other mutable value of the run
-      COMPLETE             written last; a folder without it is not a checkpoint
+checkpoints/step_000040/
+  actor/               Hugging Face folder: AutoModelForCausalLM.from_pretrained reads it
+  critic.safetensors   value model
+  optimizer_*.pt       tensors and plain numbers only
+  state.json           every other mutable value of the run
+  COMPLETE             written last; a folder without it is not a checkpoint
 """
 
 import json
@@ -78,7 +78,9 @@ class CheckpointStore:
             _sync(target)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise CheckpointError(f"checkpoint {target}: not written: {error.strerror or error}; earlier ones are intact") from error
+            raise CheckpointError(
+                f"checkpoint {target}: not written: {error.strerror or error}; earlier ones are intact"
+            ) from error
         self._prune(module.step)
         return target
 

@@ -1,9 +1,9 @@
 """The training step: read from top to bottom, this is the order in which a batch is made into an update.
 
-    on_before_batch_transfer   every prompt draw gets a uid and n rows
-    on_train_batch_start       1 rollout (RolloutCallback), then 2 align ... 7 advantage
-    training_step              8 update
-    on_train_batch_end         9 settle (MetricsCallback)
+on_before_batch_transfer   every prompt draw gets a uid and n rows
+on_train_batch_start       1 rollout (RolloutCallback), then 2 align ... 7 advantage
+training_step              8 update
+on_train_batch_end         9 settle (MetricsCallback)
 """
 
 import importlib
@@ -57,6 +57,7 @@ class PPOModule(L.LightningModule):
         self.step = 0
         self.ranks = Ranks()
         self.context: StepContext | None = None
+        self.announce: Callable[[str], None] = lambda stage: None
         self.validation: list[DataProto] = []
 
     def configure_optimizers(self) -> list[dict]:
@@ -99,6 +100,7 @@ class PPOModule(L.LightningModule):
             optimizers=dict(zip(names, optimizers, strict=True)),
             backward=self.manual_backward,
             score_batch=self.score_batch,
+            announce=self.announce,
         )
         return self.context
 

@@ -138,18 +138,25 @@ class ConsoleView:
         if not done:
             return "--:--"
         left = int((time.monotonic() - self.began) / done * (self.steps - self.step))
-        return f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}" if left >= 3600 else f"{left // 60}:{left % 60:02d}"
+        return (
+            f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}" if left >= 3600 else f"{left // 60}:{left % 60:02d}"
+        )
 
 
 def _table(title: str, metrics: dict[str, float | None]) -> Table:
-    groups = {name: [(label, metrics[key]) for label, key in keys.items() if key in metrics] for name, keys in GROUPS.items()}
+    groups = {
+        name: [(label, metrics[key]) for label, key in keys.items() if key in metrics] for name, keys in GROUPS.items()
+    }
     groups = {name: rows for name, rows in groups.items() if rows}
     table = Table(title=title, title_justify="left", pad_edge=False, expand=False)
     for name in groups:
         table.add_column(name)
     for place in range(max(len(rows) for rows in groups.values())):
         table.add_row(
-            *(f"{rows[place][0]} [bold]{_number(rows[place][1])}[/]" if place < len(rows) else "" for rows in groups.values())
+            *(
+                f"{rows[place][0]} [bold]{_number(rows[place][1])}[/]" if place < len(rows) else ""
+                for rows in groups.values()
+            )
         )
     return table
 
@@ -170,4 +177,4 @@ def _number(value: float | None) -> str:
 
 def _short(text: str) -> str:
     flat = " ".join(text.split())
-    return flat if len(flat) <= CUT else f"{flat[:CUT - 1]}…"
+    return flat if len(flat) <= CUT else f"{flat[: CUT - 1]}…"

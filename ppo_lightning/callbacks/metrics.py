@@ -41,7 +41,12 @@ class MetricsCallback(L.Callback):
         self.last_validation: dict[str, float] = {}
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: PPOModule, outputs: Any, batch: DataProto, batch_idx: int  # noqa: ARG002
+        self,
+        trainer: L.Trainer,
+        pl_module: PPOModule,
+        outputs: Any,
+        batch: DataProto,
+        batch_idx: int,  # noqa: ARG002
     ) -> None:
         """Settle the step; validation and saving follow it, and the line is written after them."""
         context = pl_module.context

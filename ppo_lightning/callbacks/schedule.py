@@ -22,7 +22,9 @@ class ScheduleCallback(L.Callback):
         stop: set when the process was asked to end.
     """
 
-    def __init__(self, metrics: MetricsCallback, store: CheckpointStore, data: PromptDataModule, stop: StopSignal) -> None:
+    def __init__(
+        self, metrics: MetricsCallback, store: CheckpointStore, data: PromptDataModule, stop: StopSignal
+    ) -> None:
         self.metrics, self.store, self.data, self.stop = metrics, store, data, stop
         self.skipped_in_a_row = 0
 
@@ -33,7 +35,12 @@ class ScheduleCallback(L.Callback):
             self.metrics.flush(0)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: PPOModule, outputs: object, batch: object, batch_idx: int  # noqa: ARG002
+        self,
+        trainer: L.Trainer,
+        pl_module: PPOModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,  # noqa: ARG002
     ) -> None:
         """Validate, save, write the line, and stop if it is time."""
         step, config = pl_module.step, pl_module.config

@@ -31,7 +31,9 @@ class PromptDataModule(L.LightningDataModule):
         super().__init__()
         self.config = config
         self.train_set: PromptSet = load_prompts(config.data.train, "data.train", config.data, tokenizer, say)
-        self.val_set = load_prompts(config.data.val, "data.val", config.data, tokenizer, say) if config.data.val else None
+        self.val_set = (
+            load_prompts(config.data.val, "data.val", config.data, tokenizer, say) if config.data.val else None
+        )
         self.drawn = 0
         self.steps = self._steps(say)
 
@@ -45,7 +47,9 @@ class PromptDataModule(L.LightningDataModule):
         per_epoch, left = divmod(rows, per_step)
         steps = self.config.trainer.steps or per_epoch * self.config.trainer.epochs
         if left and steps >= per_epoch:
-            say(f"data.train: {left} of {rows} prompts are dropped at each epoch's end (not a whole step of {per_step})")
+            say(
+                f"data.train: {left} of {rows} prompts are dropped at each epoch's end (not a whole step of {per_step})"
+            )
         return steps
 
     def sampler(self, start: int) -> PromptSampler:

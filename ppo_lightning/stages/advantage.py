@@ -18,7 +18,9 @@ def advantage(batch: DataProto, context: StepContext) -> None:
     """
     scores = batch.batch["rm_scores"]
     batch.batch["token_level_scores"] = scores
-    batch.batch["token_level_rewards"] = _subtract_kl(batch, context) if context.config.algorithm.use_kl_in_reward else scores
+    batch.batch["token_level_rewards"] = (
+        _subtract_kl(batch, context) if context.config.algorithm.use_kl_in_reward else scores
+    )
     estimator = find_estimator(ADVANTAGES, context.config.algorithm.adv_estimator)
     found = resolve(estimator.path)(**_arguments(estimator, batch, context))
     batch.batch["advantages"], batch.batch["returns"] = (part.float() for part in found)
@@ -42,7 +44,9 @@ def _subtract_kl(batch: DataProto, context: StepContext) -> torch.Tensor:
 def _arguments(estimator: Estimator, batch: DataProto, context: StepContext) -> dict:
     """Collect what the estimator reads, its options, and the sum over ranks if it takes one."""
     reads = {name: group_ids(batch) if name == "group" else _field(batch, name) for name in estimator.reads}
-    options = {name: getattr(context.config.algorithm, name) for name in estimator.options}
+    algorithm = context.config.algorithm
+    options = {name: getattr(algorithm, name) for name in estimator.options if hasattr(algorithm, name)}
+    options |= {name: value for name, value in algorithm.adv_options.items() if name in estimator.options}
     return reads | options | ({"all_reduce": context.ranks.sum} if estimator.reduces else {})
 
 

@@ -19,7 +19,9 @@ def micros(batch: DataProto, update: UpdateConfig) -> Iterator[MicroBatch]:
     yield from micro_batches(batch, split_rows(batch, update.sequences_per_microbatch, update.tokens_per_microbatch))
 
 
-def log_probs(model: torch.nn.Module, micro: DataProto, temperature: float, entropy: bool) -> tuple[Tensor, Tensor | None]:
+def log_probs(
+    model: torch.nn.Module, micro: DataProto, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
     """Return log-probabilities and entropies (b, R') of a micro-batch."""
     ids, mask, valid = (micro.batch[key] for key in FORWARD_KEYS)
     return token_log_probs(model, ids, mask, valid.bool(), temperature, with_entropy=entropy)
