@@ -1,0 +1,96 @@
+"""Every option has one home for its default, is read somewhere, and there are not too many."""
+
+import ast
+import dataclasses
+
+from house_sources import modules
+
+from ppo_lightning.config.schema import Config, leaves
+
+LEAVES = 131
+PENDING = set()
+
+
+def reads():
+    """Return every attribute read outside config/, as (names it is taken from, attribute), and the files' texts.
+
+    `config.reward.path` is ("reward", "path"); `self.config.path` in a file that names RewardConfig counts as well.
+    """
+    sections = {
+        item.default_factory: item.name
+        for item in dataclasses.fields(Config)
+        if hasattr(item.type, "__dataclass_fields__")
+    }
+    found = set()
+    for path, tree in modules().items():
+        if path.startswith("ppo_lightning/config/"):
+            continue
+        named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        named |= {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        local = {section for cls, section in sections.items() if cls.__name__ in named}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                owner = node.value
+                source = (
+                    owner.attr
+                    if isinstance(owner, ast.Attribute)
+                    else owner.id
+                    if isinstance(owner, ast.Name)
+                    else None
+                )
+                found |= {(source, node.attr), *((section, node.attr) for section in local)}
+            elif isinstance(node, ast.keyword) and node.arg == "options":
+                names = [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
+                found |= {(section, name) for name in names for section in ("actor", "algorithm")}
+    return found
+
+
+def unread():
+    """Return the dotted keys that nothing reads; a name that only one section has counts from wherever it is taken."""
+    found = reads()
+    names = [key.rpartition(".")[2] for key in leaves()]
+    anywhere = {name for _, name in found}
+    missing = set()
+    for key in leaves():
+        section, _, name = key.rpartition(".")
+        unique = names.count(name) == 1
+        if not (name in anywhere if unique else (section or "config", name) in found):
+            missing.add(key)
+    return missing
+
+
+def test_every_option_is_read():
+    assert sorted(unread() - PENDING) == []
+
+
+def test_pending_holds_only_options_that_nothing_reads_yet():
+    assert sorted(PENDING - unread()) == [], "these are read now: delete them from PENDING"
+
+
+def test_an_option_that_nothing_reads_is_seen():
+    assert ("reward", "an_option_that_does_not_exist") not in reads()
+    assert {name for _, name in reads()} > {"adv_estimator", "rollouts_per_prompt"}
+
+
+def test_number_of_options():
+    assert len(leaves()) <= LEAVES
+
+
+def test_every_option_has_a_meaning():
+    assert [key for key, item in leaves().items() if not item.metadata.get("doc")] == []
+
+
+def test_defaults_live_in_the_schema_only():
+    wrong = []
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            target = ast.unparse(node.func)
+            with_default = target.endswith(".get") and len(node.args) == 2 and "config" in target.rpartition(".")[0]
+            getter = target == "getattr" and len(node.args) == 3 and "config" in ast.unparse(node.args[0])
+            if with_default or getter:
+                wrong.append(f"{path}:{node.lineno} {ast.unparse(node)}")
+    assert wrong == []
