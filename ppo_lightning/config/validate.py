@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from ppo_lightning.algorithms.advantages import ADVANTAGES
-from ppo_lightning.algorithms.policy_losses import POLICY_LOSSES
+from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.algorithms.policy_losses.arguments import check_loss_options, find_policy_loss
 from ppo_lightning.algorithms.tables import find_estimator
 from ppo_lightning.config.load import get

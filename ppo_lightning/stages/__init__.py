@@ -12,7 +12,7 @@ from ppo_lightning.config.schema import Config
 
 def uses_critic(config: Config) -> bool:
     """Whether the estimator needs values."""
-    from ppo_lightning.algorithms.advantages import ADVANTAGES
+    from ppo_lightning.algorithms import ADVANTAGES
 
     return find_estimator(ADVANTAGES, config.algorithm.adv_estimator).critic
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
 from ppo_lightning.algorithms.kl import k3_clamped, kl
-from ppo_lightning.algorithms.policy_losses import POLICY_LOSSES
+from ppo_lightning.algorithms import POLICY_LOSSES
 from ppo_lightning.algorithms.policy_losses.arguments import find_policy_loss, loss_arguments
 from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.metrics.values import MetricBook

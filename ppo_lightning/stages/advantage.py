@@ -2,7 +2,7 @@
 
 import torch
 
-from ppo_lightning.algorithms.advantages import ADVANTAGES
+from ppo_lightning.algorithms import ADVANTAGES
 from ppo_lightning.algorithms.kl import kl, row_mean, subtract_kl
 from ppo_lightning.algorithms.tables import Estimator, find_estimator, resolve
 from ppo_lightning.protocol.data_proto import DataProto

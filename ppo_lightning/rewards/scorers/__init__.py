@@ -1,7 +1,7 @@
 """Built-in rule rewards: two visible tables, by name and by data source. Imports nothing but the error tree.
 
-A scorer is `fn(solution_str, ground_truth, ...)` and returns a number or a dict with `score` (and `acc`, and `pred`,
-the answer it read). It may name any of data_source, extra_info, prompt, response_ids, and takes its options as keywords.
+A scorer is `fn(solution_str, ground_truth, ...)`; it returns a number or a dict with `score`, `acc` and `pred` (the
+answer it read). It may name any of data_source, extra_info, prompt, response_ids; its options are keywords.
 """
 
 from ppo_lightning.errors import RewardError

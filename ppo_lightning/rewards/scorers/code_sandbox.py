@@ -1,7 +1,7 @@
 """Generated programs, run by a remote sandbox over HTTP and never on this machine.
 
-Speaks the protocol of SandboxFusion: POST {code, stdin, language, run_timeout} to `<url>/run_code`. A sandbox that cannot
-be reached is a fault of the sample, not a wrong program.
+Speaks the protocol of SandboxFusion: POST {code, stdin, language, run_timeout} to `<url>/run_code`. A sandbox that
+cannot be reached is a fault of the sample, not a wrong program.
 """
 
 import json

@@ -1,7 +1,7 @@
 r"""Mathematical answers, compared by meaning with math-verify: the last `\boxed{}` of the response counts.
 
-math-verify's own time limits use SIGALRM and, off a main thread, raise - inside a blanket `except` of the caller, every sample
-scores 0. They are switched off: the pool's limit ends an answer that hangs.
+math-verify's own time limits use SIGALRM and raise off a main thread; a blanket `except` around them turns that into 0
+for every sample. They are switched off: the pool's limit ends an answer that hangs.
 """
 
 from functools import lru_cache
