@@ -2,15 +2,41 @@
 
 import ast
 import dataclasses
+import functools
+import re
 
-from house_sources import modules
+from house_sources import imported, modules
 
+from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.config.schema import Config, leaves
 
-LEAVES = 131
-PENDING = set()
+LEAVES = 133
+PENDING = {
+    "algorithm.filter_groups",
+    "algorithm.filter_groups_max_batches",
+    "algorithm.mask_truncated",
+    "algorithm.pf_ppo_reweight",
+    "algorithm.pf_ppo_weight_pow",
+    "rollout.enforce_eager",
+    "rollout.max_probs_diff",
+    "rollout.memory_fraction",
+    "rollout.memory_gib",
+    "rollout.request_timeout_s",
+    "rollout.servers",
+    "rollout.top_k",
+    "rollout.top_p",
+    "trainer.balance_batch",
+    "validation.response_tokens",
+    "validation.temperature",
+    "validation.top_k",
+    "validation.top_p",
+}
+"""Options that no code reads yet; to be empty at a release."""
+
+OURS = re.compile(r"((self|context)\.)?config\b")  # not the configuration of a model, `policy.config`
 
 
+@functools.cache
 def reads():
     """Return every attribute read outside config/, as (names it is taken from, attribute), and the files' texts.
 
@@ -41,9 +67,8 @@ def reads():
                     else None
                 )
                 found |= {(source, node.attr), *((section, node.attr) for section in local)}
-            elif isinstance(node, ast.keyword) and node.arg == "options":
-                names = [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
-                found |= {(section, name) for name in names for section in ("actor", "algorithm")}
+    for section, table in (("algorithm", ADVANTAGES), ("actor", POLICY_LOSSES)):
+        found |= {(section, name) for entry in table.values() for name in entry.options}
     return found
 
 
@@ -85,12 +110,14 @@ def test_every_option_has_a_meaning():
 def test_defaults_live_in_the_schema_only():
     wrong = []
     for path, tree in modules().items():
+        if not any(name.startswith("ppo_lightning.config") for name in imported(tree)):
+            continue  # a `config` in there is a model's
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
             target = ast.unparse(node.func)
-            with_default = target.endswith(".get") and len(node.args) == 2 and "config" in target.rpartition(".")[0]
-            getter = target == "getattr" and len(node.args) == 3 and "config" in ast.unparse(node.args[0])
+            with_default = target.endswith(".get") and len(node.args) == 2 and OURS.match(target)
+            getter = target == "getattr" and len(node.args) == 3 and OURS.match(ast.unparse(node.args[0]))
             if with_default or getter:
                 wrong.append(f"{path}:{node.lineno} {ast.unparse(node)}")
     assert wrong == []
