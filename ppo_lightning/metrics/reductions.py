@@ -48,6 +48,16 @@ def nonfinite(value: Scalar) -> Scalar:
     return (~value.isfinite()).sum() if isinstance(value, Tensor) else float(not math.isfinite(value))
 
 
+def nonfinite_kept(values: Tensor, kept: Tensor, probe: Tensor) -> Scalar:
+    """Count the NaN and infinite entries where `kept`; a finite `probe` (their sum or extreme) says there are none.
+
+    Only a CPU looks at the probe: an accelerator counts faster than it waits.
+    """
+    if probe.device.type == "cpu" and math.isfinite(probe):
+        return 0.0
+    return (kept & ~values.isfinite()).sum()
+
+
 class Value(Metric):
     """One metric: a packed float64 row, the rule that merges rows, and the number that a merged row stands for.
 
@@ -85,8 +95,8 @@ class Value(Metric):
         return cls.merge(rows)
 
     @classmethod
-    def finish(cls, row: list[float]) -> float:
-        """Return the number that a row with something counted stands for."""
+    def finish(cls, row: list[float]) -> float | None:
+        """Return the number that a row with something counted stands for; None where it is not defined."""
         raise NotImplementedError
 
     def update(self, *data: Any) -> None:
@@ -117,9 +127,9 @@ class MeanValue(Value):
     @classmethod
     def masked_row(cls, values: Tensor, mask: Tensor) -> Row:
         """Return the row of the entries of `values` where `mask` (same shape) is true; the others are never read."""
-        kept = mask.bool()
-        chosen = torch.where(kept, as_double(values), 0.0)
-        return as_row(chosen.sum(), kept.sum(), nonfinite(chosen))
+        kept, values = mask.bool(), values.detach()
+        total = torch.where(kept, values, 0).sum(dtype=torch.float64)
+        return as_row(total, kept.sum(), nonfinite_kept(values, kept, total))
 
     @classmethod
     def finish(cls, row: list[float]) -> float:
@@ -156,9 +166,9 @@ class MaxValue(Value):
         if not isinstance(values, Tensor):
             return as_row(values, 1.0, nonfinite(values))
         kept = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.bool()
-        chosen = torch.where(kept, as_double(values), -math.inf)
-        extreme = chosen.amax() if chosen.numel() else -math.inf
-        return as_row(extreme, kept.sum(), (kept & ~values.isfinite()).sum())
+        values = values.detach() if values.is_floating_point() else as_double(values)
+        extreme = torch.where(kept, values, -math.inf).amax() if values.numel() else as_double(-math.inf)
+        return as_row(extreme, kept.sum(), nonfinite_kept(values, kept, extreme))
 
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:

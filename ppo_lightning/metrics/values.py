@@ -105,8 +105,9 @@ class MetricBook:
                 with whatever keys it has: keys are agreed here, and one may exist on one rank only.
 
         Returns:
-            {key: number}. A metric that nothing was counted for is absent; one that is not finite is None. The number
-            of non-finite values that went in stands under `training/nonfinite_values` when there are any.
+            {key: number}. A metric that nothing was counted for, or that is not defined (the deviation of one value),
+            is absent; one that is not finite is None. The number of non-finite values that went in stands under
+            `training/nonfinite_values` when there are any.
         """
         mine = self._pack()
         packs = [mine] if gather is None else gather(mine)
@@ -118,9 +119,9 @@ class MetricBook:
             rows = [table.get(key, kind.initial) for table in tables]
             row = list(rows[0]) if len(rows) == 1 else kind.merge(torch.tensor(np.stack(rows))).tolist()
             bad += row[-1]
-            if row[-2] > 0:
-                number = float(kind.finish(row))
-                found[key] = number if math.isfinite(number) else None
+            number = kind.finish(row) if row[-2] > 0 else None
+            if number is not None:
+                found[key] = float(number) if math.isfinite(number) else None
         return found | ({NONFINITE_KEY: bad} if bad else {})
 
     def _pack(self) -> tuple[Schema, np.ndarray]:

@@ -30,16 +30,6 @@ def book_of(**calls):
     return book
 
 
-def ranks(*books):
-    """Compute every book as if each were one rank; all ranks must see the same numbers."""
-    packs = []
-    for book in books:
-        book.compute(lambda mine: packs.append(mine) or [mine])
-    results = [book.compute(lambda _: packs) for book in books]
-    assert all(result == results[0] for result in results)
-    return results[0]
-
-
 def test_mean_is_over_the_data_not_over_updates():
     value = MeanValue()
     value.update(6.0, 3)  # 1 + 2 + 3
@@ -76,7 +66,7 @@ def test_spread_writes_mean_max_min_of_kept_entries():
     assert book.compute() == {"k/mean": 4.0, "k/max": 9.0, "k/min": 1.0}
 
 
-def test_loss_is_the_same_for_any_micro_batches_and_ranks():
+def test_loss_is_the_same_for_any_micro_batches_and_ranks(over_ranks):
     # global loss 0.5 = sum over 4 tokens / 4; each rank scales by dp_size = 2
     token_losses = [[0.2, 0.8], [0.9, 0.1]]
     dp_size, tokens = 2, 4
@@ -86,17 +76,17 @@ def test_loss_is_the_same_for_any_micro_batches_and_ranks():
         for loss in mine:  # two micro-batches of one token each
             book.loss("actor/pg_loss", loss * dp_size / tokens)
         books.append(book)
-    assert ranks(*books)["actor/pg_loss"] == pytest.approx(0.5, abs=1e-15)
+    assert over_ranks(*books)["actor/pg_loss"] == pytest.approx(0.5, abs=1e-15)
     whole = book_of(**{"actor/pg_loss": ("loss", sum(map(sum, token_losses)) / tokens)})
     assert whole.compute()["actor/pg_loss"] == pytest.approx(0.5, abs=1e-15)
 
 
-def test_loss_of_a_rank_without_micro_batches_still_divides_by_all_ranks():
+def test_loss_of_a_rank_without_micro_batches_still_divides_by_all_ranks(over_ranks):
     # dp_size 2, all tokens on rank 0: its scaled loss is 2 x 0.5, rank 1 adds nothing
-    assert ranks(book_of(loss=("loss", 1.0)), MetricBook())["loss"] == 0.5
+    assert over_ranks(book_of(loss=("loss", 1.0)), MetricBook())["loss"] == 0.5
 
 
-def test_loss_is_a_mean_over_mini_batches_joined_into_a_step():
+def test_loss_is_a_mean_over_mini_batches_joined_into_a_step(over_ranks):
     step = MetricBook()
     for losses in ([0.1, 0.2], [0.5]):
         mini = MetricBook()
@@ -104,7 +94,7 @@ def test_loss_is_a_mean_over_mini_batches_joined_into_a_step():
             mini.loss("loss", loss)
         step.update(mini)
     assert step.compute()["loss"] == pytest.approx((0.3 + 0.5) / 2)
-    assert ranks(step, step)["loss"] == pytest.approx((0.3 + 0.5) / 2)
+    assert over_ranks(step, step)["loss"] == pytest.approx((0.3 + 0.5) / 2)
 
 
 def test_update_joins_books():
@@ -116,10 +106,10 @@ def test_update_joins_books():
     assert book.compute() == {}
 
 
-def test_keys_may_exist_on_one_rank_only():
+def test_keys_may_exist_on_one_rank_only(over_ranks):
     left = book_of(a=("mean", 3.0, 3), only=("min", 2.0))
     right = book_of(a=("mean", 9.0, 1), other=("max", -4.0), count=("sum", 1))
-    assert ranks(left, right, MetricBook()) == {"a": 3.0, "only": 2.0, "other": -4.0, "count": 1.0}
+    assert over_ranks(left, right, MetricBook()) == {"a": 3.0, "only": 2.0, "other": -4.0, "count": 1.0}
 
 
 def test_compute_gathers_exactly_once():
@@ -130,12 +120,12 @@ def test_compute_gathers_exactly_once():
     assert calls[0][1].dtype == np.float64
 
 
-def test_second_reduction_under_one_key_is_refused():
+def test_second_reduction_under_one_key_is_refused(over_ranks):
     book = book_of(a=("mean", 1.0, 1))
     with pytest.raises(AssertionError, match="metric a must have one reduction: it is MEAN, not MAX"):
         book.max("a", 1.0)
     with pytest.raises(AssertionError, match="metric a must have one reduction"):
-        ranks(book, book_of(a=("sum", 1.0)))
+        over_ranks(book, book_of(a=("sum", 1.0)))
 
 
 def test_numbers_go_through_without_gradient():
@@ -154,13 +144,13 @@ def test_class_alone_updates_computes_and_resets():
     assert value.packed.tolist() == [-math.inf, 0.0, 0.0]
 
 
-def test_pitfall_07_means_carry_counts_over_ranks_and_micro_batches():
+def test_pitfall_07_means_carry_counts_over_ranks_and_micro_batches(over_ranks):
     kl = torch.tensor([1.0] + [0.0] * 9)
     left, right = MetricBook(), MetricBook()
     left.masked_mean("actor/ppo_kl", kl[:1], torch.ones(1))
     right.masked_mean("actor/ppo_kl", kl[1:4], torch.ones(3))
     right.masked_mean("actor/ppo_kl", kl[4:], torch.ones(6))
-    assert ranks(left, right)["actor/ppo_kl"] == 0.1
+    assert over_ranks(left, right)["actor/ppo_kl"] == 0.1
     naive = np.mean([kl[:1].mean(), np.mean([kl[1:4].mean(), kl[4:].mean()])])  # mean of means of means
     assert naive == 0.5
 
@@ -173,10 +163,10 @@ def test_pitfall_08_every_micro_batch_is_in_the_number():
     assert book.compute()["actor/pg_clipfrac"] != 3 / 4  # the last one alone
 
 
-def test_pitfall_10_fractional_batch_shares_are_not_floored():
+def test_pitfall_10_fractional_batch_shares_are_not_floored(over_ranks):
     # three rows on rank 0, four on rank 1: the mean weighs 3 and 4, an integer mean batch size would weigh 3 and 3
     books = book_of(x=("mean", 3 * 1.0, 3)), book_of(x=("mean", 4 * 8.0, 4))
-    assert ranks(*books)["x"] == 5.0
+    assert over_ranks(*books)["x"] == 5.0
     assert (3 * 1.0 + 3 * 8.0) / (2 * ((3 + 4) // 2)) == 4.5
 
 
@@ -252,11 +242,11 @@ def test_pitfall_11_nonfinite_is_kept_and_counted(method, bad):
     json.dumps(found, allow_nan=False)
 
 
-def test_pitfall_11_nonfinite_elements_are_counted_one_by_one_over_ranks():
+def test_pitfall_11_nonfinite_elements_are_counted_one_by_one_over_ranks(over_ranks):
     book = MetricBook()
     values = torch.tensor([math.nan, math.nan, 1.0, math.nan])
     book.masked_mean("k", values, torch.tensor([1, 1, 1, 0]))
-    assert ranks(book, book_of(k=("mean", 1.0, 1))) == {"k": None, NONFINITE_KEY: 2.0}
+    assert over_ranks(book, book_of(k=("mean", 1.0, 1))) == {"k": None, NONFINITE_KEY: 2.0}
 
 
 def test_pitfall_12_reduction_is_declared_not_read_off_the_name():
@@ -310,7 +300,7 @@ def test_two_processes_equal_one():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank_main, args=(port, folder), nprocs=2)
+        mp.start_processes(_rank_main, args=(port, folder), nprocs=2, start_method="fork")
         left, right = (json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2))
     assert left == right
     assert left == {
