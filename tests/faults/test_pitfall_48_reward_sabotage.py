@@ -135,6 +135,7 @@ def test_a_reward_that_always_hangs_does_not_hold_the_step_for_longer_than_a_few
 def test_closing_in_the_middle_of_a_hang_ends_at_once_and_leaves_nothing():
     before = survivors()
     pool = RewardPool(RewardConfig(path=str(SABOTAGE), workers=2, timeout_s=600))
+    pool.start()
     for row in range(4):
         pool.submit(Sample(row, "x", "do c_loop", ""))
     pool.submit(Sample(4, "x", "do leak", ""))
