@@ -61,7 +61,9 @@ def test_two_workers_score_200_good_samples_among_twelve_sabotages(record_proper
     good = [item for item, text in zip(scored, texts, strict=True) if not text.startswith("do ")]
     assert len(good) == 200
     assert [item.score for item in good] == [1.0] * 200
-    faults = {text.removeprefix("do "): item for item, text in zip(scored, texts, strict=True) if text.startswith("do ")}
+    faults = {
+        text.removeprefix("do "): item for item, text in zip(scored, texts, strict=True) if text.startswith("do ")
+    }
     assert {name: item.fault for name, item in faults.items()} == EXPECTED
     assert Counter(item.fault for item in scored if item.fault) == {
         "timeout": 2,

@@ -90,7 +90,10 @@ def test_path_sha256_and_signature_are_said():
     [
         (RewardConfig(path="/nowhere/reward.py"), "there is none at /nowhere/reward.py"),
         (RewardConfig(path=VERL, name="compute"), r"has no function 'compute': it has .*compute_score.*reward.name"),
-        (RewardConfig(path=VERL, name="wrong_signature"), r"wrong_signature\(answer, truth\) is no known reward signature"),
+        (
+            RewardConfig(path=VERL, name="wrong_signature"),
+            r"wrong_signature\(answer, truth\) is no known reward signature",
+        ),
         (RewardConfig(path=VERL, options={"bonus": 1}), r"reward.options has bonus, which compute_score does not take"),
         (RewardConfig(scorer="ppo_lightning.nowhere:f"), "No module named 'ppo_lightning.nowhere'"),
     ],

@@ -125,12 +125,16 @@ def test_long_reports_are_cut_but_what_needs_attention_comes_first():
 def test_the_self_test_passes_fails_and_forgives_functions_of_ones_own():
     with pool_of() as pool:
         assert "gold answers: 4 of 4" in "\n".join(self_test(pool, GOLDS))
-    with pool_of(scorer="gsm8k_strict") as pool, pytest.raises(RewardError, match="fails its self-test on gold answers"):
+    with (
+        pool_of(scorer="gsm8k_strict") as pool,
+        pytest.raises(RewardError, match="fails its self-test on gold answers"),
+    ):
         self_test(pool, GOLDS[:1])
     with pool_of(path=VERL, name="judge") as pool:
         assert "NOT full marks" in "\n".join(self_test(pool, GOLDS[1:2]))
 
 
+@pytest.mark.slow
 def test_all_8792_gold_answers_of_gsm8k_through_the_check():
     root = Path(__file__).parents[3].parent / "shared" / "data" / "gsm8k"
     folder = Path(os.environ.get("PPO_LIGHTNING_GSM8K", root))

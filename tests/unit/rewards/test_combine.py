@@ -83,7 +83,10 @@ def test_parts_come_from_the_configuration():
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"scorer": "gsm8k", "wieght": 1}, r"reward.parts\[0\] has wieght: a part has scorer, path, name, weight, options"),
+        (
+            {"scorer": "gsm8k", "wieght": 1},
+            r"reward.parts\[0\] has wieght: a part has scorer, path, name, weight, options",
+        ),
         ({"weight": 1}, r"reward.parts\[0\] needs either"),
         ({"scorer": "gsm8k", "path": "a.py"}, "needs either"),
         ({"scorer": "gsm9k"}, "got 'gsm9k'"),

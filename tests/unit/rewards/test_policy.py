@@ -25,7 +25,13 @@ def test_the_message_shows_the_first_faults_and_names_the_keys():
     scored = [Scored(4, None, {}, "exception", "Traceback\nKeyError: 'x'")]
     with pytest.raises(RewardError) as caught:
         settle(scored, RewardConfig())
-    for part in ("row 4: exception: Traceback", "KeyError: 'x'", "reward.on_error", "reward.max_error_share", "reward-check"):
+    for part in (
+        "row 4: exception: Traceback",
+        "KeyError: 'x'",
+        "reward.on_error",
+        "reward.max_error_share",
+        "reward-check",
+    ):
         assert part in str(caught.value)
 
 

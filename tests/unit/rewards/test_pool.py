@@ -80,7 +80,7 @@ def test_coroutines_wait_together():
 
 def test_a_coroutine_that_blocks_its_loop_fails_alone():
     samples = [Sample(row, "x", text, "") for row, text in enumerate(["a", "block", "b", "wait", "c"])]
-    with RewardPool(RewardConfig(path=VERL, name="blocking", workers=1, timeout_s=0.5)) as pool:
+    with RewardPool(RewardConfig(path=VERL, name="blocking", workers=1, timeout_s=0.2)) as pool:
         scored = pool.score(samples)
     assert [item.fault for item in scored] == [None, "timeout", None, "timeout", None]
     assert [scored[row].score for row in (0, 2, 4)] == [1.0] * 3

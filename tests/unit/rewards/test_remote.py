@@ -24,10 +24,10 @@ class Server:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):  # noqa: N802 - the name that http.server calls
+            def do_GET(self):
                 self.reply(200, {"data": [{"id": "the-model"}]})
 
-            def do_POST(self):  # noqa: N802
+            def do_POST(self):
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with outer.lock:
                     outer.requests.append((self.path, request))
@@ -83,7 +83,10 @@ def test_openai_style_embeddings_are_chosen_by_the_address(server):
 
 def test_without_a_tokenizer_the_server_renders_the_chat(server):
     assert RemoteModel(server.url, None).score(SAMPLES[1:3]) == [1.0, 2.0]
-    assert server.requests[0][1]["messages"] == [{"role": "user", "content": "q"}, {"role": "assistant", "content": "y"}]
+    assert server.requests[0][1]["messages"] == [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "y"},
+    ]
 
 
 def test_server_errors_are_tried_again(server):
@@ -119,7 +122,9 @@ def test_answers_are_put_in_order_and_read_in_every_known_form():
     assert read_scores({"data": [{"score": 0}]}) == [0.0]
 
 
-@pytest.mark.parametrize("answer", [{}, [], {"data": [{}]}, {"data": [{"probs": [0.1, 0.9]}]}, {"data": [{"probs": ["x"]}]}])
+@pytest.mark.parametrize(
+    "answer", [{}, [], {"data": [{}]}, {"data": [{"probs": [0.1, 0.9]}]}, {"data": [{"probs": ["x"]}]}]
+)
 def test_other_answers_are_errors(answer):
     with pytest.raises(RewardError, match="the reward server must answer"):
         read_scores(answer)

@@ -3,23 +3,39 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForSequenceClassification, BertConfig, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+)
 
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import RewardError
 from ppo_lightning.rewards.reward_model import LocalModel, encode, pad, render, reward_model, score_batch
 from ppo_lightning.rewards.sample import Sample
 
-WORDS = "<pad> <eos> <u> <a> what is two plus three five six it i think perhaps maybe a dog".split()
+WORDS = ["<pad>", "<eos>", "<u>", "<a>", "what", "is", "two", "plus", "three", "five", "six", "it", "i", "think", "perhaps", "maybe", "a", "dog"]
 TEMPLATE = "{% for m in messages %}<{{ m.role[0] }}> {{ m.content }} <eos> {% endfor %}"
 SIZES = {"vocab_size": len(WORDS), "num_labels": 1}
 CONFIGS = {
     "llama": LlamaConfig(
-        **SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64
+        **SIZES,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
     ),
     "gpt2": GPT2Config(**SIZES, n_embd=32, n_layer=2, n_head=4, n_positions=64),
     "bert": BertConfig(
-        **SIZES, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64
+        **SIZES,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
     ),
 }
 
@@ -109,7 +125,10 @@ def test_a_chat_that_is_too_long_loses_its_beginning(tmp_path):
 
 
 def many(count):
-    return [sample(row, "what is two plus three", " ".join(["five", "six", "dog"][: 1 + row % 3] * (row + 1))) for row in range(count)]
+    return [
+        sample(row, "what is two plus three", " ".join(["five", "six", "dog"][: 1 + row % 3] * (row + 1)))
+        for row in range(count)
+    ]
 
 
 def test_ten_samples_on_four_workers_equal_one_by_one(tmp_path):

@@ -141,7 +141,7 @@ def sandbox():
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):  # noqa: N802 - the name that http.server calls
+        def do_POST(self):
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.append((self.path, request))
             good = "print(input())" in request["code"]
