@@ -204,8 +204,8 @@ def self_test(pool: RewardPool, golds: Sequence[Gold], rows: int = SELF_TEST_ROW
     """Check a few gold answers, spread over the data, before training; return lines to show.
 
     Raises:
-        RewardError: a function cannot be loaded, a sample fails, or a built-in scorer misses a gold answer. (How the gold
-            answer of a function of your own is written is not known: there a missed one is only said.)
+        RewardError: a function cannot be loaded, a sample fails, or a built-in scorer misses a gold answer. How a
+            function of your own wants its answers written is not known: there a miss is only said.
     """
     from ppo_lightning.rewards import check_text
 

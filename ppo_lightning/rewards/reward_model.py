@@ -105,8 +105,8 @@ def pad(sequences: Sequence[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
 class LocalModel:
     """A sequence-classification model with one output, run in this process in batches.
 
-    Decoder models read the score at the last token that differs from the padding token, so a chat that ends in that very
-    token (pad == eos) would be read one token early. The padding id is therefore one that occurs in none of the texts.
+    Decoder models read the score at the last token that differs from the padding token, so a chat that ends in that
+    very token (pad == eos) would be read too early. So the padding id is one that occurs in none of the texts.
 
     Args:
         path: model folder or Hub id; its tokenizer and chat template come with it.
