@@ -39,9 +39,16 @@ def largest(
 ) -> Bool[Tensor, "B R"]:
     """Pick the `number` largest values among the valid tokens; among equal ones the lowest (row id, position)."""
     order = rows.argsort()
-    where = order[mask.bool()[order].nonzero()[:, 0]], mask.bool()[order].nonzero()[:, 1]
-    ranked = values[where].sort(descending=True, stable=True).indices[:number]
-    return _mark(mask.bool(), torch.stack([where[0][ranked], where[1][ranked]], -1))
+    ordered = torch.where(mask.bool(), values, -torch.inf)[order]
+    if not ordered.numel():
+        return mask.bool()
+    least = ordered.flatten().topk(min(number, ordered.numel())).values[-1]
+    picked = ordered > least
+    ties = (ordered == least).nonzero()[: number - int(picked.sum())]
+    picked[ties[:, 0], ties[:, 1]] = True
+    result = torch.zeros_like(picked)
+    result[order] = picked
+    return result & mask.bool()
 
 
 def _mark(like: Tensor, where: Tensor) -> Tensor:

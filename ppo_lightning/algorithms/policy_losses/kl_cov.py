@@ -67,7 +67,8 @@ def kl_cov(
         The loss before aggregation and token numerators of actor/ppo_kl, which is the mean of `|log r|` here.
     """
     raw = log_ratio(old_log_prob, log_prob, response_mask)
-    distance = raw.abs()
-    penalty = torch.where(selection, ppo_kl_coef * distance, 0.0)
-    loss = penalty - keep(advantages, response_mask) * limited(raw).exp()
-    return weigh(loss, rollout_is_weights, response_mask), {"actor/ppo_kl": distance.detach()}
+    penalty = ppo_kl_coef * raw.abs() * selection
+    if rollout_is_weights is not None:
+        penalty = penalty * keep(rollout_is_weights, response_mask)
+    loss = penalty - weigh(advantages, rollout_is_weights, response_mask) * limited(raw).exp()
+    return loss, {"actor/ppo_kl": raw.detach().abs()}

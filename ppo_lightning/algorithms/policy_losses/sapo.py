@@ -43,4 +43,4 @@ def sapo(
     gate = torch.sigmoid(tau * (difference.exp() - 1)) * (4 / tau)
     zero = torch.zeros_like(kept)
     metrics = {"actor/pg_clipfrac": zero, "actor/pg_clipfrac_lower": zero, "actor/ppo_kl": -difference.detach()}
-    return weigh(-gate * kept, rollout_is_weights, response_mask), metrics
+    return -gate * weigh(advantages, rollout_is_weights, response_mask), metrics
