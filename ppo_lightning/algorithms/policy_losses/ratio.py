@@ -46,7 +46,10 @@ def clip_by_sign(
     pay: from above by `1 + high` when A > 0, from below by `1 - low` when A < 0; there `ceiling` bounds it from above
     (dual clip).
     """
-    return torch.where(advantages < 0, ratio.clamp(min=1 - low, max=ceiling), ratio.clamp(max=1 + high))
+    with torch.no_grad():
+        bounded = torch.where(advantages < 0, ratio.clamp(min=1 - low, max=ceiling), ratio.clamp(max=1 + high))
+        free = bounded == ratio
+    return torch.where(free, ratio, bounded)
 
 
 @torch.no_grad()
