@@ -45,12 +45,15 @@ class PolicyLoss:
         options: keys of the `actor` section or of `actor.loss_options` it is called with.
         loss_agg_mode: aggregation that the loss prescribes; None leaves `update.loss_agg_mode` in force.
         selection: `module:function` that picks tokens over the whole mini-batch before its first backward, or None.
+        ratio: it holds the ratio of the policy to `old_log_prob`, so that in bypass mode it corrects for the engine by
+            itself and must not be given importance weights as well.
     """
 
     path: str
     options: tuple[str, ...] = ()
     loss_agg_mode: str | None = None
     selection: str | None = None
+    ratio: bool = True
 
 
 def resolve(path: str) -> Callable[..., Any]:

@@ -1,1 +1,1 @@
-"""Policy losses, one file each."""
+"""Policy losses: token losses before aggregation, one file each, listed in `ppo_lightning.algorithms`. Imports no torch."""

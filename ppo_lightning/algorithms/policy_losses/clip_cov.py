@@ -1,0 +1,87 @@
+"""Clip-Cov: PPO's clip, and a few tokens of high covariance leave the loss so that the entropy lasts."""
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from ppo_lightning.algorithms.policy_losses.covariance import covariance, draw
+from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, keep, limited, log_ratio, positive, weigh
+
+
+def selection(  # noqa: PLR0913 - the call that every selection shares, and five options by verl's names
+    old_log_prob: Float[Tensor, "B R"],
+    log_prob: Float[Tensor, "B R"],
+    advantages: Float[Tensor, "B R"],
+    response_mask: Shaped[Tensor, "B R"],
+    rows: Int[Tensor, " B"] | None = None,
+    seed: int = 0,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    clip_cov_ratio: float = 0.0002,
+    clip_cov_lb: float = 1.0,
+    clip_cov_ub: float = 5.0,
+) -> Bool[Tensor, "B R"]:
+    """Draw the tokens that leave the loss: a share of those whose covariance lies between two bounds.
+
+    Cui et al. 2025 (arXiv:2505.22617). Tokens that PPO's clip stops already are no candidates. All arguments are of
+    the whole mini-batch over all ranks; the draw is the same on every rank and for every order of the rows.
+
+    Args:
+        old_log_prob: log-probabilities of the policy that the update starts from.
+        log_prob: log-probabilities of the policy before the mini-batch's first backward.
+        advantages: A.
+        response_mask: nonzero where a token counts.
+        rows: ids of the rows that do not depend on their order; None: the order itself.
+        seed: of the draw; a different one for every mini-batch.
+        clip_ratio_low: width of PPO's band below 1.
+        clip_ratio_high: width of PPO's band above 1.
+        clip_cov_ratio: share of the valid tokens drawn, at least one token.
+        clip_cov_lb: lower bound of the covariance, exclusive.
+        clip_cov_ub: upper bound of the covariance, exclusive.
+
+    Raises:
+        ConfigError: the share is not positive.
+    """
+    positive(clip_cov_ratio, "actor.loss_options.clip_cov_ratio")
+    with torch.no_grad():
+        ratio = limited(log_ratio(old_log_prob, log_prob, response_mask)).exp()
+        _, clipped, _ = clip_by_sign(ratio, keep(advantages, response_mask), clip_ratio_low, clip_ratio_high)
+        value = covariance(advantages, log_prob, response_mask)
+        candidates = (value > clip_cov_lb) & (value < clip_cov_ub) & (clipped == 0)
+        number = max(int(clip_cov_ratio * response_mask.bool().sum().item()), 1)
+        ids = torch.arange(len(value), device=value.device) if rows is None else rows
+        return draw(candidates, number, ids, seed)
+
+
+def clip_cov(
+    old_log_prob: Float[Tensor, "b R"],
+    log_prob: Float[Tensor, "b R"],
+    advantages: Float[Tensor, "b R"],
+    response_mask: Shaped[Tensor, "b R"],
+    rollout_is_weights: Float[Tensor, "b R"] | None = None,
+    *,
+    selection: Bool[Tensor, "b R"],
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+) -> tuple[Float[Tensor, "b R"], dict[str, Float[Tensor, "b R"]]]:
+    """Return PPO's clipped loss (no dual clip), 0 at the selected tokens.
+
+    Args:
+        old_log_prob: log-probabilities of the policy that the update starts from.
+        log_prob: log-probabilities of the policy being trained; the gradient flows here.
+        advantages: A.
+        response_mask: nonzero where a token counts.
+        rollout_is_weights: weights of the rollout correction, or None.
+        selection: these rows of the mini-batch's selection.
+        clip_ratio_low: width of the band below 1.
+        clip_ratio_high: width of the band above 1.
+
+    Returns:
+        The loss before aggregation and token numerators of actor/pg_clipfrac (selected) and ppo_kl.
+    """
+    raw = log_ratio(old_log_prob, log_prob, response_mask)
+    kept = torch.where(selection, 0.0, keep(advantages, response_mask))
+    ratio, _, _ = clip_by_sign(limited(raw).exp(), kept, clip_ratio_low, clip_ratio_high)
+    metrics = {"actor/pg_clipfrac": selection.to(kept.dtype), "actor/ppo_kl": -raw.detach()}
+    return weigh(-kept * ratio, rollout_is_weights, response_mask), metrics

@@ -1,0 +1,73 @@
+"""KL-Cov: the tokens of highest covariance carry a KL penalty so that the entropy lasts."""
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from ppo_lightning.algorithms.policy_losses.covariance import covariance, largest
+from ppo_lightning.algorithms.policy_losses.ratio import keep, limited, log_ratio, positive, weigh
+
+
+def selection(
+    old_log_prob: Float[Tensor, "B R"],
+    log_prob: Float[Tensor, "B R"],
+    advantages: Float[Tensor, "B R"],
+    response_mask: Shaped[Tensor, "B R"],
+    rows: Int[Tensor, " B"] | None = None,
+    seed: int = 0,
+    *,
+    kl_cov_ratio: float = 0.0002,
+) -> Bool[Tensor, "B R"]:
+    """Pick the tokens that are penalised: the share of highest covariance, at least one token.
+
+    Cui et al. 2025 (arXiv:2505.22617). All arguments are of the whole mini-batch over all ranks.
+
+    Args:
+        old_log_prob: not used; every selection is called alike.
+        log_prob: log-probabilities of the policy before the mini-batch's first backward.
+        advantages: A.
+        response_mask: nonzero where a token counts.
+        rows: ids of the rows that do not depend on their order; None: the order itself.
+        seed: not used, nothing is drawn.
+        kl_cov_ratio: share of the valid tokens.
+
+    Raises:
+        ConfigError: the share is not positive.
+    """
+    positive(kl_cov_ratio, "actor.loss_options.kl_cov_ratio")
+    with torch.no_grad():
+        value = covariance(advantages, log_prob, response_mask)
+        number = max(int(kl_cov_ratio * response_mask.bool().sum().item()), 1)
+        ids = torch.arange(len(value), device=value.device) if rows is None else rows
+        return largest(value, response_mask, number, ids)
+
+
+def kl_cov(
+    old_log_prob: Float[Tensor, "b R"],
+    log_prob: Float[Tensor, "b R"],
+    advantages: Float[Tensor, "b R"],
+    response_mask: Shaped[Tensor, "b R"],
+    rollout_is_weights: Float[Tensor, "b R"] | None = None,
+    *,
+    selection: Bool[Tensor, "b R"],
+    ppo_kl_coef: float = 0.1,
+) -> tuple[Float[Tensor, "b R"], dict[str, Float[Tensor, "b R"]]]:
+    """Return `-A r`, plus `coef |log r|` at the selected tokens.
+
+    Args:
+        old_log_prob: log-probabilities of the policy that the update starts from.
+        log_prob: log-probabilities of the policy being trained; the gradient flows here.
+        advantages: A.
+        response_mask: nonzero where a token counts.
+        rollout_is_weights: weights of the rollout correction, or None.
+        selection: these rows of the mini-batch's selection.
+        ppo_kl_coef: weight of the penalty.
+
+    Returns:
+        The loss before aggregation and token numerators of actor/ppo_kl, which is the mean of `|log r|` here.
+    """
+    raw = log_ratio(old_log_prob, log_prob, response_mask)
+    distance = raw.abs()
+    penalty = torch.where(selection, ppo_kl_coef * distance, 0.0)
+    loss = penalty - keep(advantages, response_mask) * limited(raw).exp()
+    return weigh(loss, rollout_is_weights, response_mask), {"actor/ppo_kl": distance.detach()}
