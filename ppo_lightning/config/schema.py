@@ -13,7 +13,22 @@ def option(default: Any, doc: str, choices: tuple[str, ...] | None = None) -> An
 
 
 AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
-KL_ESTIMATORS = ("k1", "kl", "abs", "k2", "mse", "k3", "low_var_kl", "k1+", "kl+", "abs+", "k2+", "mse+", "k3+", "low_var_kl+")
+KL_ESTIMATORS = (
+    "k1",
+    "kl",
+    "abs",
+    "k2",
+    "mse",
+    "k3",
+    "low_var_kl",
+    "k1+",
+    "kl+",
+    "abs+",
+    "k2+",
+    "mse+",
+    "k3+",
+    "low_var_kl+",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,9 @@ class ModelConfig:
 class DataConfig:
     """Prompts with answers: where they come from and how a row becomes a prompt."""
 
-    train: str = option("openai/gsm8k:main@train", "JSONL, JSON or Parquet file; Hub id[:config][@split]; or generator:options")
+    train: str = option(
+        "openai/gsm8k:main@train", "JSONL, JSON or Parquet file; Hub id[:config][@split]; or generator:options"
+    )
     val: str | None = option("openai/gsm8k:main@test", "the same for validation rows; null: no validation")
     data_source: str | None = option(None, "overrides the data source named in metrics and used to pick the scorer")
     question_key: str = option("question", "column of a plain question/answer file that holds the question")
@@ -62,14 +79,20 @@ class RolloutConfig:
     min_p: float = option(0.0, "drop tokens below this share of the likeliest; above 0 needs rollout correction")
     ignore_eos: bool = option(False, "always generate response_tokens tokens (benchmarks)")
     sequences_per_batch: int = option(64, "sequences that the transformers engine decodes at once")
-    dtype: str = option("model", "type of the engine's weights; `model` takes model.dtype", ("model", "float32", "bfloat16"))
-    servers: list[str] = option([], "addresses of running vLLM servers (engine=vllm_server), such as http://127.0.0.1:8000")
+    dtype: str = option(
+        "model", "type of the engine's weights; `model` takes model.dtype", ("model", "float32", "bfloat16")
+    )
+    servers: list[str] = option(
+        [], "addresses of running vLLM servers (engine=vllm_server), such as http://127.0.0.1:8000"
+    )
     memory_gib: float = option(4.0, "KV-cache memory of vLLM on a CPU, in GiB")
     memory_fraction: float = option(0.5, "share of a GPU's memory that vLLM may take")
     enforce_eager: bool = option(True, "no compilation and no CUDA graphs in vLLM: starts faster, generates slower")
     request_timeout_s: float = option(600.0, "longest wait for one request to a vLLM server")
     check_weights: bool = option(True, "compare a checksum of the engine's weights after every sync")
-    max_probs_diff: float | None = option(None, "stop when training/rollout_probs_diff_mean exceeds this; null: only warn")
+    max_probs_diff: float | None = option(
+        None, "stop when training/rollout_probs_diff_mean exceeds this; null: only warn"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,11 +116,18 @@ class RewardConfig:
     options: dict[str, Any] = option({}, "keyword arguments of the scorer or of your own function")
     path: str | None = option(None, "Python file with your own reward function (verl or TRL signature)")
     name: str = option("compute_score", "name of the function in reward.path")
-    parts: list[dict[str, Any]] = option([], "further rewards added to the scorer's: each {scorer: name, weight: w, options: {}}")
-    manager: str = option("naive", "how scores become token rewards", ("naive", "dapo", "batch", "token", "turn"))
+    parts: list[dict[str, Any]] = option(
+        [], "further rewards added to the scorer's: each {scorer: name, weight: w, options: {}}"
+    )
+    manager: str = option(
+        "naive", "how scores become token rewards: naive, dapo, batch, token, turn, or your own as module:function"
+    )
     workers: int = option(8, "worker processes")
     timeout_s: float = option(10.0, "seconds one sample may take")
-    memory_mb: int = option(2048, "address space one worker may use, in MiB; 0: no limit")
+    memory_mb: int = option(
+        2048, "MiB of address space a worker may take beyond what loading its function took; 0: no limit"
+    )
+    environment: list[str] = option([], "environment variables (such as an API key) that your reward function may read")
     on_error: str = option("stop", "a sample that fails: stop, drop (out of its group), or score:<value>")
     max_error_share: float = option(0.1, "share of failed samples in a step above which the run stops")
     overlong_buffer_tokens: int = option(0, "length of the soft penalty zone before response_tokens; 0: no penalty")
@@ -125,7 +155,9 @@ class AlgorithmConfig:
     filter_groups_max_batches: int = option(10, "rollout batches drawn at most for one step when filter_groups is on")
     mask_truncated: bool = option(False, "leave truncated responses out of the loss (overlong masking)")
     adv_options: dict[str, Any] = option({}, "further keyword arguments of the estimator, by its own names")
-    pf_ppo_reweight: str = option("off", "PF-PPO: resample rows by their score", ("off", "pow", "max_min", "max_random"))
+    pf_ppo_reweight: str = option(
+        "off", "PF-PPO: resample rows by their score", ("off", "pow", "max_min", "max_random")
+    )
     pf_ppo_weight_pow: float = option(2.0, "exponent of the PF-PPO weights")
 
 
@@ -146,9 +178,13 @@ class UpdateConfig:
     """How a step's rollouts are split and optimised: the same for actor and critic."""
 
     ppo_epochs: int = option(1, "passes over a step's rollouts")
-    sequences_per_minibatch: int | None = option(None, "rollouts per optimizer step, over all ranks; null: the whole step")
+    sequences_per_minibatch: int | None = option(
+        None, "rollouts per optimizer step, over all ranks; null: the whole step"
+    )
     sequences_per_microbatch: int = option(16, "rollouts per forward pass and rank")
-    tokens_per_microbatch: int | None = option(None, "token budget per forward pass and rank, instead of sequences_per_microbatch")
+    tokens_per_microbatch: int | None = option(
+        None, "token budget per forward pass and rank, instead of sequences_per_microbatch"
+    )
     shuffle: bool = option(False, "new mini-batch composition every PPO epoch")
     loss_agg_mode: str = option("token-mean", "how token losses become one number", AGGREGATIONS)
     loss_scale_factor: float | None = option(None, "constant of seq-mean-token-sum-norm; null: response_tokens")

@@ -1,0 +1,134 @@
+"""Read raw rows from a file, the Hub or a generator; every row keeps the number it has at its source."""
+
+import json
+import os
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ppo_lightning.data.generators import GENERATORS, generate
+from ppo_lightning.errors import DataError
+
+Row = dict[str, Any]
+HUB_ID = re.compile(r"^(?P<id>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<split>[\w.\[\]:%-]+))?$")
+FILES = (".jsonl", ".json", ".parquet")
+
+
+class HubUnreachableError(DataError):
+    """The Hub cannot be reached and the data set is not in the local cache."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows with the words that name their origin, and what could not be read: (row number, reason)."""
+
+    name: str
+    rows: list[tuple[int, Row]]
+    broken: list[tuple[int, str]]
+
+
+def read(spec: str, key: str, say: Callable[[str], None] = lambda text: None) -> Source:
+    """Read the rows that a `data.train` or `data.val` value names.
+
+    Args:
+        spec: file path, `owner/name[:config][@split]`, or `generator:option=value,...`.
+        key: the config key, for messages.
+        say: where to tell what is being done.
+
+    Raises:
+        DataError: nothing there, or of an unknown kind.
+        HubUnreachableError: a Hub id, and neither the Hub nor a cached copy is at hand.
+    """
+    name, _, options = spec.partition(":")
+    if name in GENERATORS or name.startswith("reasoning_gym/"):
+        return Source(name, list(enumerate(generate(name, options, key))), [])
+    if Path(spec).suffix in FILES or Path(spec).is_file():
+        return _read_file(Path(spec), key)
+    match = HUB_ID.match(spec)
+    if match and not Path(spec).exists():
+        say(f"data: loading {spec} from the Hub")
+        return _read_hub(match, spec, key)
+    raise DataError(
+        f"{key}={spec}: must be a .jsonl, .json or .parquet file, a Hub id such as openai/gsm8k:main@train, "
+        f"or a generator ({', '.join(GENERATORS)}, reasoning_gym/<task>)"
+    )
+
+
+def hub_reachable(seconds: float = 3.0) -> bool:
+    """Tell within `seconds` whether the Hub answers; HF_HUB_OFFLINE and HF_ENDPOINT are respected."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        return False
+    url = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    if proxy:
+        url = urlsplit(proxy)
+    try:
+        with socket.create_connection((url.hostname or "", url.port or 443), timeout=seconds):
+            return True
+    except OSError:
+        return False
+
+
+def _read_file(path: Path, key: str) -> Source:
+    if not path.is_file():
+        raise DataError(f"{key}={path}: no such file (looked in {Path.cwd()})")
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        try:
+            return Source(str(path), list(enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1)), [])
+        except Exception as error:  # noqa: BLE001 - pyarrow raises many kinds; all mean: not a readable Parquet file
+            raise DataError(f"{key}={path}: not readable as Parquet: {error}") from None
+    if path.suffix == ".json":
+        return _json_array(path, key)
+    rows: list[tuple[int, Row]] = []
+    broken: list[tuple[int, str]] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if line.strip():
+            _json_line(number, line, rows, broken)
+    return Source(str(path), rows, broken)
+
+
+def _json_line(number: int, line: bytes, rows: list[tuple[int, Row]], broken: list[tuple[int, str]]) -> None:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        broken.append((number, f"not UTF-8 at byte {error.start}"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        broken.append((number, f"not JSON: {error}"))
+    else:
+        if isinstance(row, dict):
+            rows.append((number, row))
+        else:
+            broken.append((number, f"must be a JSON object, got {type(row).__name__}"))
+
+
+def _json_array(path: Path, key: str) -> Source:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{key}={path}: not readable as JSON: {error}") from None
+    if not isinstance(found, list):
+        raise DataError(f"{key}={path}: must hold a list of objects, got {type(found).__name__}")
+    rows = [(number, row) for number, row in enumerate(found, 1) if isinstance(row, dict)]
+    broken = [(n, "must be a JSON object") for n, row in enumerate(found, 1) if not isinstance(row, dict)]
+    return Source(str(path), rows, broken)
+
+
+def _read_hub(match: re.Match[str], spec: str, key: str) -> Source:
+    if not hub_reachable():
+        os.environ["HF_HUB_OFFLINE"] = "1"  # a cached copy still loads, and nothing retries for minutes
+    import datasets
+
+    try:
+        found = datasets.load_dataset(match["id"], match["config"], split=match["split"] or "train")
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if os.environ.get("HF_HUB_OFFLINE") == "1":
+            raise HubUnreachableError(f"{key}={spec}: the Hub cannot be reached and no cached copy exists") from None
+        raise DataError(f"{key}={spec}: the Hub answered: {reason}") from None
+    return Source(spec, list(enumerate(found)), [])

@@ -1,0 +1,91 @@
+"""What a rollout engine must do, whatever generates."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Request:
+    """One response to sample.
+
+    Attributes:
+        row: the caller's number of this request; completions carry it back.
+        prompt_ids: the rendered prompt's token ids.
+        key: what the random stream of this response depends on, such as (seed, stream, step, dataset row, sample).
+    """
+
+    row: int
+    prompt_ids: tuple[int, ...]
+    key: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample. `temperature=0` is greedy; `max_tokens` is the response budget R."""
+
+    temperature: float
+    max_tokens: int
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    @property
+    def truncated(self) -> bool:
+        """Whether tokens outside a kept set have probability 0."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled response.
+
+    Attributes:
+        row: the request's number.
+        token_ids: sampled ids; a sampled stop id is the last of them.
+        log_probs: log-probability of each sampled token under the distribution it was drawn from.
+        finish_reason: `stop` (a stop id was sampled), `length` (budget or context used up) or `abort`.
+    """
+
+    row: int
+    token_ids: list[int]
+    log_probs: list[float]
+    finish_reason: str
+
+
+OnFinish = Callable[[Completion], None]
+
+
+class Engine(Protocol):
+    """Generates responses with the weights it was last given."""
+
+    name: str
+    version: int
+
+    def sync_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Take the policy's weights; afterwards `version` says which ones the engine samples from."""
+
+    def checksum(self) -> float:
+        """Return a number that depends on every weight the engine samples from."""
+
+    def expected_checksum(self, policy: nn.Module) -> float | None:
+        """Return what `checksum` must be if the engine has the policy's weights; None: they are the same tensors."""
+
+    def generate(
+        self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None
+    ) -> list[Completion]:
+        """Sample one response per request, in the order of the requests; `on_finish` sees each as soon as it ends."""
+
+    def sleep(self) -> None:
+        """Give memory back until the next wake."""
+
+    def wake(self) -> None:
+        """Take what generation needs."""
+
+    def close(self) -> None:
+        """End processes, free ports and memory."""

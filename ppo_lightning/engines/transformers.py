@@ -1,0 +1,187 @@
+"""The embedded engine: decodes with the policy itself, so its weights are the current ones by construction.
+
+Prompts of a group are prefilled once and shared; rows that finish leave the batch; keys and values are written in
+place. Tokens depend on each request's key only (engines/sampling.py).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling
+from ppo_lightning.engines.checksum import checksum
+from ppo_lightning.engines.kv_cache import make_cache, use_attention
+from ppo_lightning.engines.sampling import draw, stream, uniforms
+from ppo_lightning.errors import EngineError
+
+COMPACT_BELOW = 0.8
+"""Rows are compacted when fewer than this share of the batch is still generating."""
+
+
+@dataclass
+class Decoding:
+    """The state of one batch being decoded; row i of every array belongs to requests[i]."""
+
+    requests: list[Request]
+    streams: np.ndarray
+    budget: np.ndarray
+    alive: np.ndarray
+    tokens: list[list[int]] = field(default_factory=list)
+    log_probs: list[list[float]] = field(default_factory=list)
+
+
+class TransformersEngine:
+    """Generates with a transformers model.
+
+    Args:
+        model: the policy itself, or a copy in another dtype.
+        pad_id: token that fills the left of shorter prompts.
+        sequences_per_batch: rows decoded at once.
+        context: longest sequence the model takes.
+    """
+
+    name = "transformers"
+
+    def __init__(self, model: nn.Module, pad_id: int, sequences_per_batch: int, context: int) -> None:
+        self.model, self.pad_id = model, pad_id
+        self.sequences_per_batch, self.context = sequences_per_batch, context
+        self.version = 0
+        use_attention(model)
+
+    def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copy the weights where the engine has its own (another dtype); shared ones need only the version."""
+        own = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in weights:
+                if own[name] is not tensor:
+                    own[name].copy_(tensor)
+        self.version = version
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return next(self.model.parameters()).dtype
+
+    def checksum(self) -> float:
+        """Return the checksum of the model's weights."""
+        return checksum(self.model.named_parameters())
+
+    def generate(
+        self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None
+    ) -> list[Completion]:
+        """Sample one response per request.
+
+        Raises:
+            EngineError: a prompt is empty or leaves no room in the model's context.
+        """
+        done: dict[int, Completion] = {}
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                for batch in self._batches(requests):
+                    for completion in self._decode(batch, sampling):
+                        done[completion.row] = completion
+                        if on_finish:
+                            on_finish(completion)
+        finally:
+            self.model.train(training)
+        return [done[request.row] for request in requests]
+
+    def sleep(self) -> None:
+        """Nothing is held between rollouts."""
+
+    def wake(self) -> None:
+        """Nothing to take."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _batches(self, requests: list[Request]) -> Iterator[list[Request]]:
+        """Cut into batches of similar prompt length, the requests of one prompt side by side."""
+        for request in requests:
+            if not request.prompt_ids or len(request.prompt_ids) >= self.context:
+                raise EngineError(
+                    f"row {request.row}: a prompt needs 1 to {self.context - 1} tokens, got {len(request.prompt_ids)}"
+                )
+        ordered = sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids, r.key))
+        for start in range(0, len(ordered), self.sequences_per_batch):
+            yield ordered[start : start + self.sequences_per_batch]
+
+    def _decode(self, requests: list[Request], sampling: Sampling) -> Iterator[Completion]:
+        budget = np.array([min(sampling.max_tokens, self.context - len(r.prompt_ids)) for r in requests])
+        state = Decoding(requests, stream([r.key for r in requests]), budget, np.ones(len(requests), dtype=bool))
+        state.tokens, state.log_probs = [[] for _ in requests], [[] for _ in requests]
+        logits, mask, cache = self._prefill(requests, int(budget.max()))
+        position = mask.sum(-1, keepdim=True)
+        step = 0
+        while True:
+            uniform = torch.from_numpy(uniforms(state.streams, np.full(len(state.streams), step)))
+            token, log_prob = draw(logits, sampling, uniform)
+            step += 1
+            yield from self._record(state, token.tolist(), log_prob.tolist(), sampling)
+            if not state.alive.any():
+                return
+            if state.alive.mean() < COMPACT_BELOW:
+                keep = torch.from_numpy(state.alive.nonzero()[0]).to(token.device)
+                state = _select(state, keep.tolist())
+                token, mask, position = token[keep], mask[keep], position[keep]
+                cache.batch_select_indices(keep)
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
+            logits = self._forward(token.unsqueeze(-1), mask, position, cache)
+            position = position + 1
+
+    def _prefill(self, requests: list[Request], room: int) -> tuple[Tensor, Tensor, object]:
+        """Run every different prompt once; return logits (B, V), mask (B, P) and the cache, one row per request."""
+        unique: dict[tuple[int, ...], int] = {}
+        owner = [unique.setdefault(r.prompt_ids, len(unique)) for r in requests]
+        width = max(len(ids) for ids in unique)
+        device = next(self.model.parameters()).device
+        ids = torch.full((len(unique), width), self.pad_id)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(unique):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        ids, mask = ids.to(device), mask.to(device)
+        cache = make_cache(self.model.config, room)
+        logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
+        rows = torch.tensor(owner, device=device)
+        cache.batch_select_indices(rows)
+        return logits[rows], mask[rows], cache
+
+    def _forward(self, ids: Tensor, mask: Tensor, position_ids: Tensor, cache: object) -> Tensor:
+        out = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1]
+
+    @staticmethod
+    def _record(state: Decoding, token: list[int], log_prob: list[float], sampling: Sampling) -> Iterator[Completion]:
+        """Append the drawn tokens of rows still generating; yield those that end here."""
+        for row in state.alive.nonzero()[0]:
+            state.tokens[row].append(token[row])
+            state.log_probs[row].append(log_prob[row])
+            stopped = token[row] in sampling.stop_ids and not sampling.ignore_eos
+            if stopped or len(state.tokens[row]) >= state.budget[row]:
+                state.alive[row] = False
+                reason = "stop" if stopped else "length"
+                yield Completion(state.requests[row].row, state.tokens[row], state.log_probs[row], reason)
+
+
+def _select(state: Decoding, rows: list[int]) -> Decoding:
+    return Decoding(
+        [state.requests[r] for r in rows],
+        state.streams[rows],
+        state.budget[rows],
+        state.alive[rows],
+        [state.tokens[r] for r in rows],
+        [state.log_probs[r] for r in rows],
+    )

@@ -1,0 +1,98 @@
+"""Statistics of second order over ranks: deviations, explained variance and correlation, merged from exact moments."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ppo_lightning.metrics.reductions import Row, Value, as_double
+
+EXPLAINED_VARIANCE_EPS = 1e-5
+
+
+class MomentsValue(Value):
+    """MOMENTS of pairs (x, y): means and centred second moments, which merge without loss (Chan et al. 1979).
+
+    The row is (mean x, mean y, sum of (x - mean x)**2, of the product, of (y - mean y)**2, pairs, non-finite).
+    """
+
+    reduction = "MOMENTS"
+    initial = (0.0,) * 7
+
+    @classmethod
+    def row(cls, *data: Any) -> Row:
+        """Return the row of `(x, y, mask)`: the entries of two equally shaped tensors where `mask` is true."""
+        x, y, mask = data
+        kept = mask.bool()
+        count = kept.sum().double()
+        weight = count.clamp(min=1.0)
+        x, y = (torch.where(kept, as_double(values), 0.0) for values in (x, y))
+        bad = (~(x.isfinite() & y.isfinite())).sum().double()
+        mean_x, mean_y = x.sum() / weight, y.sum() / weight
+        x, y = torch.where(kept, x - mean_x, 0.0), torch.where(kept, y - mean_y, 0.0)
+        return torch.stack([mean_x, mean_y, (x * x).sum(), (x * y).sum(), (y * y).sum(), count, bad])
+
+    @classmethod
+    def merge(cls, rows: Tensor) -> Tensor:
+        """Merge K sets of pairs: centred moments gain what the distances between their means add."""
+        mean_x, mean_y, xx, xy, yy, count, bad = rows.unbind(1)
+        total = count.sum()
+        weight = total.clamp(min=1.0)
+        middle_x, middle_y = (count * mean_x).sum() / weight, (count * mean_y).sum() / weight
+        dx, dy = mean_x - middle_x, mean_y - middle_y
+        sums = [(xx + count * dx * dx).sum(), (xy + count * dx * dy).sum(), (yy + count * dy * dy).sum()]
+        return torch.stack([middle_x, middle_y, *sums, total, bad.sum()])
+
+
+class StdValue(MomentsValue):
+    """Sample standard deviation (ddof = 1) of x; not defined for fewer than two values."""
+
+    reduction = "STD"
+
+    @classmethod
+    def row(cls, *data: Any) -> Row:
+        """Return the row of `(values, mask)`."""
+        values, mask = data
+        return super().row(values, values, mask)
+
+    @classmethod
+    def finish(cls, row: list[float]) -> float | None:
+        """Return the deviation."""
+        return math.sqrt(row[2] / (row[5] - 1)) if row[5] > 1 else None
+
+
+class PearsonValue(MomentsValue):
+    """Pearson correlation of x and y; not defined where one of them is constant."""
+
+    reduction = "PEARSON"
+
+    @classmethod
+    def finish(cls, row: list[float]) -> float | None:
+        """Return the correlation, in [-1, 1]."""
+        scale = math.sqrt(row[2]) * math.sqrt(row[4])
+        return max(-1.0, min(1.0, row[3] / scale)) if scale != 0 and not math.isnan(row[3]) else _undefined(row[3])
+
+
+class ExplainedVarianceValue(MomentsValue):
+    """1 - Var(returns - values) / (Var(returns) + 1e-5), sample variances; not defined for fewer than two tokens."""
+
+    reduction = "EXPLAINED_VARIANCE"
+
+    @classmethod
+    def row(cls, *data: Any) -> Row:
+        """Return the row of `(returns, values, mask)`."""
+        returns, values, mask = data
+        return super().row(returns, as_double(returns) - as_double(values), mask)
+
+    @classmethod
+    def finish(cls, row: list[float]) -> float | None:
+        """Return the share of the variance of the returns that the values explain."""
+        if row[5] <= 1:
+            return None
+        return 1.0 - (row[4] / (row[5] - 1)) / (row[2] / (row[5] - 1) + EXPLAINED_VARIANCE_EPS)
+
+
+def _undefined(moment: float) -> float | None:
+    """Return NaN for a moment that is NaN, so that it stays visible, and None for a constant."""
+    return moment if math.isnan(moment) else None

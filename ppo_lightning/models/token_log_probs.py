@@ -1,0 +1,124 @@
+"""Log-probabilities and entropies of response tokens, from hidden states in chunks: no (B, S, V) tensor is made.
+
+Row i's response token t is predicted by the hidden state one position before it. Everything is float32 log-softmax at
+the sampling temperature.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+CHUNK_ELEMENTS = 2**24
+"""Logits held at once: 64 MiB of float32."""
+
+
+def token_log_probs(
+    model: nn.Module,
+    input_ids: Int[Tensor, "b S"],
+    attention_mask: Int[Tensor, "b S"],
+    response_mask: Bool[Tensor, "b R"],
+    temperature: float,
+    *,
+    with_entropy: bool = False,
+) -> tuple[Float[Tensor, "b R"], Float[Tensor, "b R"] | None]:
+    """Return log-probabilities of the sampled tokens, 0 where the mask is 0, and entropies if asked for.
+
+    Both carry gradients to the model. Source: log_softmax(logits / T) gathered at the token; H = -sum p log p.
+    """
+    hidden = last_hidden(model, input_ids, attention_mask)
+    width = response_mask.shape[1]
+    before = hidden[:, -width - 1 : -1][response_mask]
+    targets = input_ids[:, -width:][response_mask]
+    head = model.get_output_embeddings()
+    log_prob, entropy = _HeadLogProb.apply(before, head.weight, targets, temperature, with_entropy)
+    shape = torch.zeros(response_mask.shape, dtype=torch.float32, device=hidden.device)
+    return shape.masked_scatter(response_mask, log_prob), shape.masked_scatter(
+        response_mask, entropy
+    ) if with_entropy else None
+
+
+def last_hidden(
+    model: nn.Module, input_ids: Int[Tensor, "b S"], attention_mask: Int[Tensor, "b S"]
+) -> Float[Tensor, "b S H"]:
+    """Return the decoder's last hidden states; positions count valid tokens only."""
+    position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+    decoder = model.get_decoder()
+    out = decoder(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False)
+    return out.last_hidden_state
+
+
+def check_head(model: nn.Module) -> bool:
+    """Tell whether logits are exactly `hidden @ head.weight.T`, as `token_log_probs` takes them to be.
+
+    Models that scale, cap or bias their logits are found by comparing both on a few tokens.
+    """
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        return False
+    ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
+    with torch.no_grad():
+        ours = last_hidden(model, ids, torch.ones_like(ids)) @ head.weight.T
+        return torch.allclose(ours, model(input_ids=ids, use_cache=False).logits, rtol=1e-3, atol=1e-3)
+
+
+class _HeadLogProb(torch.autograd.Function):
+    """Linear head, log-softmax, gather and entropy over N tokens, recomputing logits in the backward pass."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0913
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        log_prob = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
+        log_norm, entropy = torch.empty_like(log_prob), torch.zeros_like(log_prob)
+        for rows in _chunks(len(targets), weight.shape[0]):
+            logits = _logits(hidden[rows], weight, temperature)
+            log_norm[rows] = torch.logsumexp(logits, -1)
+            log_prob[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_norm[rows]
+            if with_entropy:
+                logits.sub_(log_norm[rows, None])
+                entropy[rows] = -(logits.exp() * logits).sum(-1)
+        ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
+        ctx.temperature, ctx.with_entropy = temperature, with_entropy
+        return log_prob, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_log_prob: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        """d logp = onehot - p; d H = -p (log p + H); both over T."""
+        hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        for rows in _chunks(len(targets), weight.shape[0]):
+            log_p = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
+            grad = _logits_grad(
+                log_p, targets[rows], grad_log_prob[rows], (grad_entropy[rows], entropy[rows]), ctx.with_entropy
+            )
+            grad = grad.div_(ctx.temperature).to(hidden.dtype)
+            grad_hidden[rows] = grad @ weight
+            if grad_weight is not None:
+                grad_weight.addmm_(grad.T.float(), hidden[rows].float())
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    logits = (hidden @ weight.T).float()
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _logits_grad(
+    log_p: Tensor, targets: Tensor, grad: Tensor, entropy: tuple[Tensor, Tensor], with_entropy: bool
+) -> Tensor:
+    if with_entropy:
+        grad_entropy, value = entropy
+        out = log_p.exp()
+        out.mul_(log_p.add_(value[:, None]).mul_(grad_entropy[:, None]).add_(grad[:, None])).neg_()
+    else:
+        out = log_p.exp_().mul_(grad[:, None]).neg_()
+    out[torch.arange(len(targets), device=out.device), targets] += grad
+    return out
+
+
+def _chunks(rows: int, vocabulary: int) -> list[slice]:
+    size = max(1, CHUNK_ELEMENTS // vocabulary)
+    return [slice(start, start + size) for start in range(0, rows, size)]
