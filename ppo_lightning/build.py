@@ -99,7 +99,7 @@ class Restore(L.Callback):
     ) -> None:
         self.path, self.store, self.data, self.run_dir, self.view = path, store, data, run_dir, view
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:  # noqa: ARG002 - Lightning's signature
+    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Restore, before the engine starts and the loader is made."""
         if self.path is not None:
             self.store.restore(self.path, pl_module, self.data)

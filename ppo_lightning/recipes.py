@@ -27,7 +27,9 @@ def find(name: str) -> Path:
 def listing() -> str:
     """Return one line per recipe: its name and the first line of its header."""
     files = sorted(shipped("recipes").glob("*.yaml"))
-    return "\n".join(f"{file.stem:<28} {file.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}" for file in files)
+    return "\n".join(
+        f"{file.stem:<28} {file.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}" for file in files
+    )
 
 
 def show(name: str) -> str:
