@@ -21,8 +21,8 @@ class LossCounts:
         dp_size: ranks whose gradients are averaged afterwards.
     """
 
-    tokens: float
-    sequences: float
+    tokens: int | float
+    sequences: int | float
     dp_size: int = 1
 
 
