@@ -23,3 +23,7 @@ class EngineError(PPOLightningError):
 
 class CheckpointError(PPOLightningError):
     """A checkpoint that is damaged, missing or belongs to another run."""
+
+
+class DivergedError(PPOLightningError):
+    """A run whose gradients are not finite, stopped before anything was damaged."""

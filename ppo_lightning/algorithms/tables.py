@@ -18,8 +18,10 @@ class Estimator:
 
     Attributes:
         path: `module:function`, imported when used.
-        reads: batch fields it is called with, by name; `group` stands for the int64 group ids (B,) made from `uid`.
-        options: keys of the `algorithm` section it is called with.
+        reads: batch fields it is called with, by name. `group` stands for the int64 group ids (B,) made from `uid`,
+            `reward_parts` for the (B, K) columns that `algorithm.adv_options.gdpo_reward_keys` names.
+        options: keys of the `algorithm` section, or of `algorithm.adv_options`, that it is called with.
+        optional: batch fields it is called with if the batch has them.
         critic: it reads `values`, so a critic is trained.
         grouped: it compares the rollouts of one prompt, so one rollout per prompt is an error of configuration.
         reduces: it takes `all_reduce`, a sum over ranks, for statistics of the whole batch.
@@ -28,6 +30,7 @@ class Estimator:
     path: str
     reads: tuple[str, ...]
     options: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     critic: bool = False
     grouped: bool = False
     reduces: bool = False

@@ -119,10 +119,15 @@ class RewardConfig:
     parts: list[dict[str, Any]] = option(
         [], "further rewards added to the scorer's: each {scorer: name, weight: w, options: {}}"
     )
-    manager: str = option("naive", "how scores become token rewards", ("naive", "dapo", "batch", "token", "turn"))
+    manager: str = option(
+        "naive", "how scores become token rewards: naive, dapo, batch, token, turn, or your own as module:function"
+    )
     workers: int = option(8, "worker processes")
     timeout_s: float = option(10.0, "seconds one sample may take")
-    memory_mb: int = option(2048, "address space one worker may use, in MiB; 0: no limit")
+    memory_mb: int = option(
+        2048, "MiB of address space a worker may take beyond what loading its function took; 0: no limit"
+    )
+    environment: list[str] = option([], "environment variables (such as an API key) that your reward function may read")
     on_error: str = option("stop", "a sample that fails: stop, drop (out of its group), or score:<value>")
     max_error_share: float = option(0.1, "share of failed samples in a step above which the run stops")
     overlong_buffer_tokens: int = option(0, "length of the soft penalty zone before response_tokens; 0: no penalty")
@@ -149,6 +154,7 @@ class AlgorithmConfig:
     filter_groups: bool = option(False, "DAPO: drop groups whose raw task scores are all equal and draw more prompts")
     filter_groups_max_batches: int = option(10, "rollout batches drawn at most for one step when filter_groups is on")
     mask_truncated: bool = option(False, "leave truncated responses out of the loss (overlong masking)")
+    adv_options: dict[str, Any] = option({}, "further keyword arguments of the estimator, by its own names")
     pf_ppo_reweight: str = option(
         "off", "PF-PPO: resample rows by their score", ("off", "pow", "max_min", "max_random")
     )
@@ -178,6 +184,9 @@ class UpdateConfig:
     sequences_per_microbatch: int = option(16, "rollouts per forward pass and rank")
     tokens_per_microbatch: int | None = option(
         None, "token budget per forward pass and rank, instead of sequences_per_microbatch"
+    )
+    share_prompts: bool = option(
+        True, "compute each prompt once for all its rollouts, where the model allows it (same numbers, fewer tokens)"
     )
     shuffle: bool = option(False, "new mini-batch composition every PPO epoch")
     loss_agg_mode: str = option("token-mean", "how token losses become one number", AGGREGATIONS)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ class Engine(Protocol):
 
     def checksum(self) -> float:
         """Return a number that depends on every weight the engine samples from."""
+
+    def expected_checksum(self, policy: nn.Module) -> float | None:
+        """Return what `checksum` must be if the engine has the policy's weights; None: they are the same tensors."""
 
     def generate(
         self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None

@@ -37,7 +37,7 @@ class TransformersEngine:
     """Generates with a transformers model.
 
     Args:
-        model: the policy; shared, not copied.
+        model: the policy itself, or a copy in another dtype.
         pad_id: token that fills the left of shorter prompts.
         sequences_per_batch: rows decoded at once.
         context: longest sequence the model takes.
@@ -51,13 +51,27 @@ class TransformersEngine:
         self.version = 0
         use_attention(model)
 
-    def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:  # noqa: ARG002 - shared weights
-        """Note the version: the weights are the policy's own."""
+    def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copy the weights where the engine has its own (another dtype); shared ones need only the version."""
+        own = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in weights:
+                if own[name] is not tensor:
+                    own[name].copy_(tensor)
         self.version = version
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return next(self.model.parameters()).dtype
 
     def checksum(self) -> float:
         """Return the checksum of the model's weights."""
         return checksum(self.model.named_parameters())
+
+    def expected_checksum(self, policy: nn.Module) -> float | None:
+        """Return None when the policy's own tensors are used, else what a copy must add up to."""
+        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in policy.named_parameters())
 
     def generate(
         self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None

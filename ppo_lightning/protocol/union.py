@@ -100,5 +100,5 @@ def _values_text(left: Any, right: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}..."

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.policy_losses.covariance import covariance, draw
-from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, keep, limited, log_ratio, positive, weigh
+from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, clipped, limited, log_ratio, positive, weigh
 
 
 def selection(  # noqa: PLR0913 - the call that every selection shares, and five options by verl's names
@@ -46,9 +46,9 @@ def selection(  # noqa: PLR0913 - the call that every selection shares, and five
     positive(clip_cov_ratio, "actor.loss_options.clip_cov_ratio")
     with torch.no_grad():
         ratio = limited(log_ratio(old_log_prob, log_prob, response_mask)).exp()
-        _, clipped, _ = clip_by_sign(ratio, keep(advantages, response_mask), clip_ratio_low, clip_ratio_high)
+        stopped = clipped(ratio, advantages, clip_ratio_low, clip_ratio_high)
         value = covariance(advantages, log_prob, response_mask)
-        candidates = (value > clip_cov_lb) & (value < clip_cov_ub) & (clipped == 0)
+        candidates = (value > clip_cov_lb) & (value < clip_cov_ub) & ~stopped
         number = max(int(clip_cov_ratio * response_mask.bool().sum().item()), 1)
         ids = torch.arange(len(value), device=value.device) if rows is None else rows
         return draw(candidates, number, ids, seed)
@@ -81,7 +81,6 @@ def clip_cov(
         The loss before aggregation and token numerators of actor/pg_clipfrac (selected) and ppo_kl.
     """
     raw = log_ratio(old_log_prob, log_prob, response_mask)
-    kept = torch.where(selection, 0.0, keep(advantages, response_mask))
-    ratio, _, _ = clip_by_sign(limited(raw).exp(), kept, clip_ratio_low, clip_ratio_high)
-    metrics = {"actor/pg_clipfrac": selection.to(kept.dtype), "actor/ppo_kl": -raw.detach()}
-    return weigh(-kept * ratio, rollout_is_weights, response_mask), metrics
+    ratio = clip_by_sign(limited(raw).exp(), advantages, clip_ratio_low, clip_ratio_high)
+    metrics = {"actor/pg_clipfrac": selection.to(raw.dtype), "actor/ppo_kl": -raw.detach()}
+    return -weigh(advantages, rollout_is_weights, response_mask.bool() & ~selection) * ratio, metrics

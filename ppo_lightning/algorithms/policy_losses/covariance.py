@@ -34,14 +34,19 @@ def draw(candidates: Bool[Tensor, "B R"], number: int, rows: Int[Tensor, " B"], 
     return _mark(candidates, where[priority.topk(number, largest=False).indices])
 
 
-def largest(
-    values: Float[Tensor, "B R"], mask: Shaped[Tensor, "B R"], number: int, rows: Int[Tensor, " B"]
-) -> Bool[Tensor, "B R"]:
-    """Pick the `number` largest values among the valid tokens; among equal ones the lowest (row id, position)."""
-    order = rows.argsort()
-    where = order[mask.bool()[order].nonzero()[:, 0]], mask.bool()[order].nonzero()[:, 1]
-    ranked = values[where].sort(descending=True, stable=True).indices[:number]
-    return _mark(mask.bool(), torch.stack([where[0][ranked], where[1][ranked]], -1))
+def largest(values: Float[Tensor, "B R"], number: int, rows: Int[Tensor, " B"] | None) -> Bool[Tensor, "B R"]:
+    """Pick the `number` largest values, never -inf; among equal ones the lowest (row id, position)."""
+    if not values.numel():
+        return torch.zeros_like(values, dtype=torch.bool)
+    order = slice(None) if rows is None else rows.argsort()
+    ordered = values[order]
+    least = ordered.flatten().topk(min(number, ordered.numel())).values[-1]
+    picked = ordered > least
+    ties = (ordered == least).nonzero()[: number - int(picked.sum())]
+    picked[ties[:, 0], ties[:, 1]] = True
+    result = torch.zeros_like(picked)
+    result[order] = picked
+    return result & (values > -torch.inf)
 
 
 def _mark(like: Tensor, where: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.policy_losses.covariance import covariance, largest
-from ppo_lightning.algorithms.policy_losses.ratio import keep, limited, log_ratio, positive, weigh
+from ppo_lightning.algorithms.policy_losses.ratio import limited, log_ratio, positive, weigh
 
 
 def selection(
@@ -38,8 +38,7 @@ def selection(
     with torch.no_grad():
         value = covariance(advantages, log_prob, response_mask)
         number = max(int(kl_cov_ratio * response_mask.bool().sum().item()), 1)
-        ids = torch.arange(len(value), device=value.device) if rows is None else rows
-        return largest(value, response_mask, number, ids)
+        return largest(value, number, rows)
 
 
 def kl_cov(
@@ -67,7 +66,6 @@ def kl_cov(
         The loss before aggregation and token numerators of actor/ppo_kl, which is the mean of `|log r|` here.
     """
     raw = log_ratio(old_log_prob, log_prob, response_mask)
-    distance = raw.abs()
-    penalty = torch.where(selection, ppo_kl_coef * distance, 0.0)
-    loss = penalty - keep(advantages, response_mask) * limited(raw).exp()
-    return weigh(loss, rollout_is_weights, response_mask), {"actor/ppo_kl": distance.detach()}
+    slope = weigh(ppo_kl_coef * raw.detach().sign(), rollout_is_weights, selection)
+    loss = slope * raw - weigh(advantages, rollout_is_weights, response_mask) * limited(raw).exp()
+    return loss, {"actor/ppo_kl": raw.detach().abs()}

@@ -1,0 +1,108 @@
+"""Optimal token baseline: one baseline per group and token, returns weighted by the variance of the path so far."""
+
+import torch
+from jaxtyping import Bool, Float, Int64, Shaped
+from torch import Tensor
+
+from ppo_lightning.algorithms.groups import group_largest, group_total
+from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
+
+WEIGHT_EPSILON = 1e-8
+
+
+def path_variance(
+    old_log_probs: Float[Tensor, "B R"],
+    sum_pi_squared: Float[Tensor, "B R"],
+    kept: Bool[Tensor, "B R"],
+    rollout_is_weights: Float[Tensor, "B R"] | None,
+) -> Float[Tensor, "B R"]:
+    """Accumulate the variance of the path to each valid token; 0 under the mask.
+
+    `W_t = sum over valid j <= t of rho_j^2 * (1 - 2 * pi_j + sum over the vocabulary of pi^2)`. The summand is the
+    squared norm of the softmax score of token j; rho are the rollout's importance weights, if any.
+    """
+    energy = sum_pi_squared.sub(old_log_probs.exp(), alpha=2).add_(1)
+    if rollout_is_weights is not None:
+        energy.mul_(rollout_is_weights.square())
+    return torch.where(kept, torch.where(kept, energy, 0.0).cumsum(-1), 0.0)
+
+
+def less_baseline(
+    returns: Float[Tensor, "B R"],
+    weights: Float[Tensor, "B R"],
+    kept: Bool[Tensor, "B R"],
+    group: Int64[Tensor, "B"],
+    handle_zero_tail: bool,
+) -> Float[Tensor, "B R"]:
+    """Subtract from each return `sum(G * W) / (sum(W) + 1e-8)` over the valid tokens of its group in its column.
+
+    Returns and weights are 0 where `kept` is False.
+    """
+    number = int(group.max()) + 1 if len(group) else 0
+    total = group_total(number, group, returns * weights)
+    baseline = (total / group_total(number, group, weights).add_(WEIGHT_EPSILON))[group]
+    lengths = kept.float().sum(-1)
+    if handle_zero_tail:
+        column = torch.arange(returns.shape[1], device=returns.device, dtype=lengths.dtype)
+        baseline = torch.where(column < _ends(lengths, group, number).unsqueeze(-1), baseline, 0.0)
+    told_apart = kept & _has_signal(returns, kept, lengths, group, number).unsqueeze(-1)
+    return torch.where(told_apart, returns - baseline, 0.0)
+
+
+def _ends(lengths: Float[Tensor, "B"], group: Int64[Tensor, "B"], number: int) -> Float[Tensor, "B"]:
+    """Return the column from which a row is alone in its group: the second length for the longest, else inf."""
+    longest = lengths == group_largest(number, group, lengths)[group]
+    alone = longest & (group_total(number, group, longest.float()) == 1)[group]
+    second = group_largest(number, group, torch.where(longest, -torch.inf, lengths))
+    return torch.where(alone, second[group], torch.inf)
+
+
+def _has_signal(
+    returns: Float[Tensor, "B R"],
+    kept: Bool[Tensor, "B R"],
+    lengths: Float[Tensor, "B"],
+    group: Int64[Tensor, "B"],
+    number: int,
+) -> Bool[Tensor, "B"]:
+    """Mark rows whose group has at least two rows with tokens, and not one and the same return at all of them."""
+    largest = group_largest(number, group, torch.where(kept, returns, -torch.inf).amax(-1))
+    smallest = -group_largest(number, group, torch.where(kept, -returns, -torch.inf).amax(-1))
+    alive = group_total(number, group, (lengths > 0).float())
+    return ((alive > 1) & (largest != smallest))[group]
+
+
+@torch.no_grad()
+def optimal_token_baseline(
+    token_level_rewards: Float[Tensor, "B R"],
+    response_mask: Shaped[Tensor, "B R"],
+    group: Int64[Tensor, "B"],
+    old_log_probs: Float[Tensor, "B R"],
+    sum_pi_squared: Float[Tensor, "B R"],
+    rollout_is_weights: Float[Tensor, "B R"] | None = None,
+    handle_zero_tail: bool = True,
+) -> tuple[Float[Tensor, "B R"], Float[Tensor, "B R"]]:
+    """Return the reward-to-go less the group's optimal baseline at the same column, and the reward-to-go as returns.
+
+    `B_t = sum(G_t * W_t) / sum(W_t)` over the group's rows that have a valid token in column t, with the path
+    variance W (`path_variance`). The last tokens of a row that is longer than all others of its group have no other
+    row to be compared with: with `handle_zero_tail` their baseline is 0, else it is their own return. A group whose
+    returns are all the same, or with only one row that has tokens, gets 0 throughout.
+
+    A reward on a masked token belongs to the last valid token before it.
+
+    Args:
+        token_level_rewards: rewards.
+        response_mask: valid tokens.
+        group: group ids.
+        old_log_probs: log-probabilities of the sampled tokens.
+        sum_pi_squared: sum over the vocabulary of squared probabilities at each token.
+        rollout_is_weights: importance weights of the rollout, when they are corrected for.
+        handle_zero_tail: see above.
+
+    Source: the variance-optimal baseline of https://arxiv.org/abs/1301.2315, taken per token.
+    """
+    tokens = find_valid(response_mask)
+    returns = tokens.unpack(reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0))
+    weights = path_variance(old_log_probs, sum_pi_squared, tokens.kept, rollout_is_weights)
+    advantages = less_baseline(returns, weights, tokens.kept, group, handle_zero_tail)
+    return advantages.float(), returns.float()

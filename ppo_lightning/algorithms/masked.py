@@ -1,0 +1,87 @@
+"""Sums, means, variances and whitening over the valid entries of a batch; what stands under the mask never counts.
+
+A mask is 1 (or True) at entries that are kept. Values are selected with `torch.where` before any product, so a NaN or
+an infinity under the mask reaches neither the result nor its gradient. Statistics of the whole batch take `all_reduce`,
+which sums a float64 tensor over the data-parallel ranks; on one rank it is the identity.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+Reduce = Callable[[Tensor], Tensor]
+VARIANCE_EPSILON = 1e-8
+# A spread below float32's resolution of the mean is rounding and not signal.
+RESOLUTION = 2.0**-24
+
+
+def identity(values: Tensor) -> Tensor:
+    """Sum over the ranks of a run that has one."""
+    return values
+
+
+def masked_sum(
+    values: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], dim: int | None = None
+) -> Float[Tensor, "..."]:
+    """Sum the kept entries, over everything or along one dimension."""
+    kept = torch.where(mask.bool(), values, 0.0)
+    return kept.sum() if dim is None else kept.sum(dim)
+
+
+def masked_mean(
+    values: Float[Tensor, "*shape"],
+    mask: Shaped[Tensor, "*shape"],
+    dim: int | None = None,
+    all_reduce: Reduce = identity,
+) -> Float[Tensor, "..."]:
+    """Average the kept entries, over everything or along one dimension; a mean of nothing is 0."""
+    kept = mask.bool()
+    count = kept.sum() if dim is None else kept.sum(dim)
+    total = masked_sum(values, mask, dim)
+    if all_reduce is not identity:
+        total, count = all_reduce(torch.stack([total.double(), count.double()]))
+    return (total / count.clamp(min=1)).to(values.dtype)
+
+
+def _centre(
+    values: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], all_reduce: Reduce
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return values about a float32 mean (0 under the mask), the rest of the mean, and the sample variance.
+
+    Two passes, two collectives: a mean taken in float32 is corrected by the mean of what is left about it, so the
+    variance of nearly equal values does not drown in the square of their mean.
+    """
+    kept = mask.bool()
+    total = torch.where(kept, values, 0.0).sum(-1).double().sum()
+    count, total = all_reduce(torch.stack([kept.float().sum(-1).double().sum(), total]))
+    mean = total / count.clamp(min=1)
+    centred = torch.where(kept, values - mean.to(values.dtype), 0.0)
+    rest, squares = all_reduce(torch.stack([centred.sum(-1).double().sum(), centred.square().sum(-1).double().sum()]))
+    rest = rest / count.clamp(min=1)
+    variance = (squares - count * rest.square()).clamp(min=0) / (count - 1).clamp(min=1)
+    rounding = (RESOLUTION * mean).square()
+    return centred, rest, torch.where(variance <= rounding, 0.0, variance)
+
+
+def masked_var(
+    values: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], all_reduce: Reduce = identity
+) -> Float[Tensor, ""]:
+    """Return the sample variance (ddof = 1) of the kept entries; 0 for fewer than two of them, or equal ones."""
+    return _centre(values, mask, all_reduce)[2].to(values.dtype)
+
+
+@torch.no_grad()
+def whiten(
+    values: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], all_reduce: Reduce = identity
+) -> Float[Tensor, "*shape"]:
+    """Shift and scale the kept entries to mean 0 and variance 1; entries under the mask become 0.
+
+    `(x - mean) / sqrt(variance + 1e-8)` with the sample variance. A batch with one kept entry, or with equal ones, has
+    nothing to tell apart: its entries become exactly 0.
+    """
+    centred, rest, variance = _centre(values, mask, all_reduce)
+    scale = torch.where(variance > 0, torch.rsqrt(variance + VARIANCE_EPSILON), 0.0)
+    whitened = centred.sub_(rest.to(values.dtype)).mul_(scale.to(values.dtype))
+    return torch.where(mask.bool(), whitened, 0.0)

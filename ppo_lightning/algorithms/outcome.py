@@ -1,0 +1,31 @@
+"""From rewards of tokens to one score per row, and from one advantage per row back to its tokens."""
+
+import torch
+from jaxtyping import Float, Float64, Shaped
+from torch import Tensor
+
+ROWS_PER_CHUNK = 128
+
+
+def row_scores(rewards: Float[Tensor, "B R"], response_mask: Shaped[Tensor, "B R"]) -> Float64[Tensor, "B"]:
+    """Sum each row's rewards.
+
+    All positions count, also those under the mask: a reward that was written on a masked token (the last column of a
+    row with no valid token, a tool's output) stays in the row's score. Only a NaN under the mask is left out.
+
+    The sum is exact: float32 rewards are added in float64, so rows that hold the same rewards in another order have
+    equal scores. Rows go in chunks because a float64 copy of the whole batch does not fit in a CPU's cache.
+    """
+    chunks = rewards.split(ROWS_PER_CHUNK) if rewards.device.type == "cpu" else (rewards,)
+    scores = torch.cat([chunk.double().sum(-1) for chunk in chunks])
+    if not scores.isnan().any():
+        return scores
+    return torch.where(rewards.isnan() & ~response_mask.bool(), 0.0, rewards.double()).sum(-1)
+
+
+def spread(
+    advantages: Float64[Tensor, "B"], response_mask: Shaped[Tensor, "B R"]
+) -> tuple[Float[Tensor, "B R"], Float[Tensor, "B R"]]:
+    """Give every valid token its row's advantage, and return that as advantages and as returns."""
+    tokens = torch.where(response_mask.bool(), advantages.float().unsqueeze(-1), 0.0)
+    return tokens, tokens.clone()

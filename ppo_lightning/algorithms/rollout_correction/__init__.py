@@ -1,0 +1,1 @@
+"""Correction for the gap between the engine's and the trainer's probabilities: weights, rejection, diagnostics."""

@@ -1,0 +1,269 @@
+"""The only factory: from a configuration to data, models, callbacks and a Trainer, and the run itself."""
+
+import logging
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.strategies import DDPStrategy, Strategy
+
+from ppo_lightning import __version__
+from ppo_lightning.callbacks.console import ConsoleView
+from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
+from ppo_lightning.callbacks.rollout import RolloutCallback
+from ppo_lightning.callbacks.schedule import ScheduleCallback
+from ppo_lightning.checkpoint import CheckpointStore, wandb_id_of
+from ppo_lightning.config.load import Loaded, to_yaml
+from ppo_lightning.config.schema import Config
+from ppo_lightning.config.validate import optimizer_steps, sequences_per_minibatch, sequences_per_step
+from ppo_lightning.data.datamodule import PromptDataModule
+from ppo_lightning.engines.base import Engine, Sampling
+from ppo_lightning.errors import ConfigError
+from ppo_lightning.models.critic import load_critic
+from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
+from ppo_lightning.models.token_log_probs import check_head
+from ppo_lightning.module import PPOModule
+from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.streaming import StreamedRewards
+from ppo_lightning.run_dir import CONFIG, RunDir
+from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
+from ppo_lightning.stages import uses_critic, uses_reference, uses_reward_model
+from ppo_lightning.stages.rollout import Roller
+
+
+def quiet() -> None:
+    """Silence what libraries say on their own behalf; warnings of ours and errors stay."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for name in ("lightning.pytorch", "lightning.fabric", "transformers", "datasets", "httpx", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\..*|torch\..*|transformers\..*")
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def fit(loaded: Loaded, resume: str = "never") -> int:
+    """Run a configuration to its end; returns the exit code (0, or 143 after SIGTERM).
+
+    Raises:
+        PPOLightningError: something that the user must change; nothing was lost.
+    """
+    config = loaded.config
+    run_dir = RunDir(config.output_dir, config.name)
+    store = CheckpointStore(run_dir.checkpoints, config.checkpoint)
+    start = store.find(resume)
+    if start is None and (run_dir.path / CONFIG).exists() and store.complete():
+        raise ConfigError(
+            f"{run_dir.path} already holds a run with checkpoints: go on with --resume auto, choose another name=..., "
+            "or remove the directory"
+        )
+    L.seed_everything(config.seed, verbose=False)
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    tokenizer = load_tokenizer(config.model)
+    view = ConsoleView(_speaks(), config.logging.samples_per_step, tokenizer)
+    data = PromptDataModule(config, tokenizer, view.say)
+    config = replace(config, trainer=replace(config.trainer, steps=data.steps))
+    run_dir.create()
+    (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+    module = build_module(config, tokenizer)
+    stop = StopSignal()
+    stop.install()
+    store.wandb_id = wandb_id_of(start) if start else None
+    sinks = build_sinks(config, run_dir, store)
+    metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation)
+    rollouts = build_rollouts(config, tokenizer, module, view)
+    trainer = build_trainer(config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics])
+    trainer.callbacks.append(ScheduleCallback(metrics, store, data, stop))
+    _banner(view, config, run_dir, module, data)
+    try:
+        trainer.fit(module, datamodule=data)
+    finally:
+        view.end()
+        for sink in sinks:
+            getattr(sink, "close", lambda: None)()
+    view.say(f"run directory: {run_dir.path}")
+    return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
+
+
+class Restore(L.Callback):
+    """Puts a checkpoint's state in place once the optimizers exist, and opens the bar."""
+
+    def __init__(
+        self, path: Path | None, store: CheckpointStore, data: PromptDataModule, run_dir: RunDir, view: ConsoleView
+    ) -> None:
+        self.path, self.store, self.data, self.run_dir, self.view = path, store, data, run_dir, view
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
+        """Restore, before the engine starts and the loader is made."""
+        if self.path is not None:
+            self.store.restore(self.path, pl_module, self.data)
+            self.view.say(f"resume: after step {pl_module.step}, from {self.path}")
+        self.run_dir.truncate_metrics(pl_module.step if self.path else -1)
+        self.view.begin(pl_module.step, self.data.steps)
+        pl_module.announce = self.view.on_stage
+
+
+def build_module(config: Config, tokenizer: Any) -> PPOModule:
+    """Load the models that the configuration needs; no critic and no reference where nothing reads them."""
+    actor = load_causal_lm(config.model)
+    if not check_head(actor):
+        raise ConfigError(
+            f"model.path={config.model.path}: its logits are scaled, capped or biased after the output head, which is not supported"
+        )
+    critic = load_critic(config) if uses_critic(config) else None
+    reference = (
+        load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if uses_reference(config) else None
+    )
+    if uses_reward_model(config):
+        from ppo_lightning.rewards.reward_model import build_reward_model
+
+        score_batch = build_reward_model(config, tokenizer)
+    else:
+        score_batch = None
+    stop_ids = tuple(eos_token_ids(config.model, tokenizer))
+    return PPOModule(config, tokenizer, actor, critic, reference, score_batch, stop_ids)
+
+
+def build_engine(config: Config, module: PPOModule) -> Engine:
+    """Start the engine that `rollout.engine` names."""
+    rollout = config.rollout
+    if rollout.engine == "transformers":
+        from ppo_lightning.engines.transformers import TransformersEngine
+
+        policy = module.actor
+        if rollout.dtype not in ("model", config.model.dtype):
+            policy = load_causal_lm(replace(config.model, dtype=rollout.dtype)).to(module.device)
+        context = getattr(policy.config, "max_position_embeddings", None) or 2**31
+        return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)
+    from ppo_lightning.engines.vllm import build_vllm
+
+    return build_vllm(config, module)
+
+
+def build_rollouts(config: Config, tokenizer: Any, module: PPOModule, view: ConsoleView) -> RolloutCallback:
+    """Make the callback that owns the engine and, for rule rewards, the worker pool."""
+
+    def make_roller(engine: Engine) -> Roller:
+        rewards = None
+        if not uses_reward_model(config) or config.reward.model_own_resources:
+            pool = RewardPool(config.reward)
+            rewards = StreamedRewards(pool, config.reward)
+            for line in pool.start():
+                view.say(f"reward: {line}")
+        return Roller(
+            engine,
+            tokenizer,
+            rewards,
+            seed=config.seed,
+            prompt_width=config.data.max_prompt_tokens,
+            train=train_sampling(config, module.stop_ids),
+            validation=validation_sampling(config, module.stop_ids),
+            heartbeat=view.on_rollout,
+        )
+
+    return RolloutCallback(lambda pl_module: build_engine(config, pl_module), make_roller)
+
+
+def train_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
+    """Return how training rollouts are sampled."""
+    r = config.rollout
+    return Sampling(r.temperature, r.response_tokens, r.top_p, r.top_k, r.min_p, stop_ids, r.ignore_eos)
+
+
+def validation_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
+    """Return how validation responses are sampled."""
+    v = config.validation
+    return Sampling(v.temperature, v.response_tokens or config.rollout.response_tokens, v.top_p, v.top_k, 0.0, stop_ids)
+
+
+def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) -> L.Trainer:
+    """Make the Trainer: one Lightning epoch is the whole run, and nothing of its own is saved or logged."""
+    return L.Trainer(
+        accelerator=config.trainer.accelerator,
+        strategy=build_strategy(config),
+        devices=config.trainer.devices,
+        num_nodes=config.trainer.nodes,
+        max_epochs=1,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        val_check_interval=10**9,
+        check_val_every_n_epoch=None,
+        use_distributed_sampler=False,
+        default_root_dir=run_dir.path,
+    )
+
+
+def build_strategy(config: Config) -> str | Strategy:
+    """Return the Lightning strategy that `trainer.strategy` names.
+
+    Raises:
+        ConfigError: one process cannot have several devices.
+    """
+    name, devices = config.trainer.strategy, config.trainer.devices * config.trainer.nodes
+    if name == "single":
+        if devices > 1:
+            raise ConfigError(f"trainer.strategy=single has one device, got {devices}: use strategy=ddp")
+        return "auto"
+    if name == "ddp":
+        return DDPStrategy(find_unused_parameters=True)
+    raise ConfigError(f"trainer.strategy={name} is not available yet: use single or ddp")
+
+
+def build_sinks(config: Config, run_dir: RunDir, store: CheckpointStore) -> list[Sink]:
+    """Open the loggers besides metrics.jsonl."""
+    sinks: list[Sink] = []
+    if config.logging.wandb != "off" and _speaks():
+        from ppo_lightning.loggers import WandbSink
+
+        sink = WandbSink(config, run_dir, store.wandb_id)
+        store.wandb_id = sink.run_id
+        sinks.append(sink)
+    if config.logging.tensorboard and _speaks():
+        from ppo_lightning.loggers import TensorBoardSink
+
+        sinks.append(TensorBoardSink(run_dir))
+    return sinks
+
+
+def _speaks() -> bool:
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
+
+
+def _banner(view: ConsoleView, config: Config, run_dir: RunDir, module: PPOModule, data: PromptDataModule) -> None:
+    n, mini = config.rollout.rollouts_per_prompt, sequences_per_minibatch(config)
+    parts = [f"actor {_millions(module.actor)}"]
+    parts += [f"critic {_millions(module.critic)}"] if module.critic else []
+    parts += [f"reference {_millions(module.reference)}"] if module.reference else []
+    validation = f", {len(data.val_set)} for validation" if data.val_set else ", no validation"
+    view.say(f"ppo_lightning {__version__}  run directory {run_dir.path}  seed {config.seed}")
+    view.say(
+        f"  model    {config.model.path} ({', '.join(parts)}), {config.model.dtype}, "
+        f"{config.trainer.accelerator} x {config.trainer.devices} ({torch.get_num_threads()} threads), strategy {config.trainer.strategy}"
+    )
+    view.say(
+        f"  data     {len(data.train_set)} prompts{validation}; prompts up to {config.data.max_prompt_tokens} tokens"
+    )
+    view.say(
+        f"  rollout  {config.rollout.engine}: {config.data.prompts_per_step} prompts x {n} = {sequences_per_step(config)} sequences "
+        f"of up to {config.rollout.response_tokens} tokens, temperature {config.rollout.temperature}"
+    )
+    view.say(
+        f"  update   {config.algorithm.adv_estimator} / {config.actor.policy_loss}: {optimizer_steps(config)} optimizer step(s) per "
+        f"training step, {mini} sequences each; actor lr {config.actor.lr}"
+        + (f", critic lr {config.critic.lr}" if module.critic else "")
+    )
+    view.say(f"  length   {data.steps} training steps")
+
+
+def _millions(model: torch.nn.Module) -> str:
+    return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters"

@@ -1,0 +1,93 @@
+"""Owns the engine: generates at the start of each batch, with the weights of the last update."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+
+from ppo_lightning.engines.base import Engine
+from ppo_lightning.errors import EngineError
+from ppo_lightning.metrics.values import MetricBook
+from ppo_lightning.module import PPOModule
+from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages import STAGES
+from ppo_lightning.stages.rollout import Roller
+
+
+class RolloutCallback(L.Callback):
+    """Fills each batch with responses and gives the engine the policy's weights before it samples.
+
+    Args:
+        make_engine: builds the engine; called when the strategy has set up its ranks.
+        make_roller: builds what fills a batch, around the engine.
+    """
+
+    def __init__(self, make_engine: Callable[[PPOModule], Engine], make_roller: Callable[[Engine], Roller]) -> None:
+        self.make_engine, self.make_roller = make_engine, make_roller
+        self.engine: Engine | None = None
+        self.roller: Roller | None = None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
+        """Start the engine."""
+        self._start(pl_module)
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: PPOModule, batch: DataProto, batch_idx: int) -> None:
+        """Stage 1."""
+        context = pl_module.open_step()
+        with context.timer("update_weights"):
+            self._sync(pl_module)
+        context.roller = self.roller
+        pl_module.run_stage(STAGES[0], batch)
+
+    def on_validation_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: PPOModule,
+        batch: DataProto,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Generate and score the validation rows."""
+        self._sync(pl_module)
+        self.roller.fill(batch, {}, MetricBook())
+
+    def teardown(self, trainer: L.Trainer, pl_module: PPOModule, stage: str) -> None:
+        """End the engine, however the run ended."""
+        if self.engine is not None:
+            self.engine.close()
+            if self.roller.rewards is not None:
+                self.roller.rewards.close()
+            self.engine = self.roller = None
+
+    def _start(self, module: PPOModule) -> None:
+        if self.engine is None:
+            self.engine = self.make_engine(module)
+            self.engine.version = -1
+            self.roller = self.make_roller(self.engine)
+
+    def _sync(self, module: PPOModule) -> None:
+        """Give the engine the weights of the last update, once per update, and compare checksums."""
+        engine = self.engine
+        engine.wake()
+        if engine.version == module.step:
+            return
+        engine.sync_weights(module.actor.named_parameters(), module.step)
+        if module.config.rollout.check_weights:
+            check_weights(engine, module.actor)
+
+
+def check_weights(engine: Engine, actor: Any) -> None:
+    """Compare the checksum of the engine's weights with the policy's.
+
+    Raises:
+        EngineError: they differ: the engine would sample from another policy.
+    """
+    expected = engine.expected_checksum(actor)
+    if expected is None:
+        return
+    found = engine.checksum()
+    if abs(found - expected) > 1e-6 * max(1.0, abs(expected)):
+        raise EngineError(
+            f"after the sync for version {engine.version} the engine's weights have checksum {found!r}, the policy's {expected!r}: "
+            "the engine would sample from other weights"
+        )

@@ -1,0 +1,191 @@
+"""What must hold between options; every problem is found before any model loads. Imports no torch."""
+
+from collections.abc import Callable, Iterator
+
+from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
+from ppo_lightning.algorithms.policy_losses.arguments import check_loss_options, find_policy_loss
+from ppo_lightning.algorithms.tables import find_estimator
+from ppo_lightning.config.load import get
+from ppo_lightning.config.schema import Config
+from ppo_lightning.errors import ConfigError, PPOLightningError
+
+AT_LEAST_ONE = (
+    "data.max_prompt_tokens",
+    "data.prompts_per_step",
+    "rollout.rollouts_per_prompt",
+    "rollout.response_tokens",
+    "rollout.sequences_per_batch",
+    "validation.samples_per_prompt",
+    "reward.workers",
+    "update.ppo_epochs",
+    "update.sequences_per_microbatch",
+    "trainer.epochs",
+    "trainer.devices",
+    "trainer.nodes",
+    "trainer.max_skipped_steps",
+    "checkpoint.keep",
+)
+AT_LEAST_ZERO = (
+    "actor.lr",
+    "critic.lr",
+    "critic.warmup_steps",
+    "update.weight_decay",
+    "update.lr_warmup_steps",
+    "validation.every_steps",
+    "validation.temperature",
+    "checkpoint.every_steps",
+    "logging.samples_per_step",
+    "data.workers",
+    "reward.memory_mb",
+    "reward.max_error_share",
+)
+ABOVE_ZERO = (
+    "rollout.temperature",
+    "actor.grad_clip",
+    "critic.grad_clip",
+    "reward.timeout_s",
+    "rollout.request_timeout_s",
+)
+OPTIONAL = (
+    "trainer.steps",
+    "trainer.threads",
+    "update.sequences_per_minibatch",
+    "update.tokens_per_microbatch",
+    "data.max_train_rows",
+)
+
+
+def validate(config: Config) -> None:
+    """Check everything that options must satisfy together.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    problems = [problem for check in CHECKS for problem in check(config)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def ranks(config: Config) -> int:
+    """Return the number of data-parallel processes."""
+    return config.trainer.devices * config.trainer.nodes
+
+
+def sequences_per_step(config: Config) -> int:
+    """Return prompts x n."""
+    return config.data.prompts_per_step * config.rollout.rollouts_per_prompt
+
+
+def sequences_per_minibatch(config: Config) -> int:
+    """Return the rollouts of one optimizer step over all ranks."""
+    return config.update.sequences_per_minibatch or sequences_per_step(config)
+
+
+def optimizer_steps(config: Config) -> int:
+    """Return optimizer steps per training step."""
+    return -(-sequences_per_step(config) // sequences_per_minibatch(config)) * config.update.ppo_epochs
+
+
+def _ranges(config: Config) -> Iterator[str]:
+    for key in AT_LEAST_ONE:
+        if get(config, key) < 1:
+            yield f"{key}={get(config, key)} must be at least 1"
+    for key in OPTIONAL:
+        if get(config, key) is not None and get(config, key) < 1:
+            yield f"{key}={get(config, key)} must be at least 1, or null"
+    for key in AT_LEAST_ZERO:
+        if get(config, key) < 0:
+            yield f"{key}={get(config, key)} must not be negative"
+    for key in ABOVE_ZERO:
+        if not get(config, key) > 0:
+            yield f"{key}={get(config, key)} must be above 0"
+    if len(config.update.betas) != 2:
+        yield f"update.betas={config.update.betas} must hold two numbers"
+
+
+def _arithmetic(config: Config) -> Iterator[str]:
+    total, mini, size = sequences_per_step(config), sequences_per_minibatch(config), ranks(config)
+    if total < 1 or mini < 1:
+        return
+    if mini > total or total % mini:
+        near = ", ".join(str(n) for n in range(1, total + 1) if total % n == 0)
+        yield (
+            f"update.sequences_per_minibatch={mini} must divide the step's sequences, data.prompts_per_step="
+            f"{config.data.prompts_per_step} x rollout.rollouts_per_prompt={config.rollout.rollouts_per_prompt} = {total}: "
+            f"use one of {near}"
+        )
+    prompts = config.data.prompts_per_step
+    if size > 1 and prompts % size:
+        yield (
+            f"data.prompts_per_step={prompts} must be divisible by dp_size={size} (trainer.devices x trainer.nodes): "
+            f"use {prompts // size * size or size} or {(prompts // size + 1) * size}"
+        )
+    if size > 1 and mini % (size * config.rollout.rollouts_per_prompt):
+        yield (
+            f"update.sequences_per_minibatch={mini} must hold whole prompts on each of {size} ranks: use a multiple of "
+            f"{size * config.rollout.rollouts_per_prompt}"
+        )
+    budget, longest = (
+        config.update.tokens_per_microbatch,
+        config.data.max_prompt_tokens + config.rollout.response_tokens,
+    )
+    if budget is not None and budget < longest:
+        yield (
+            f"update.tokens_per_microbatch={budget} must hold the longest sequence, data.max_prompt_tokens + "
+            f"rollout.response_tokens = {longest}: raise it or shorten those"
+        )
+
+
+def _algorithm(config: Config) -> Iterator[str]:
+    n = config.rollout.rollouts_per_prompt
+    try:
+        estimator = find_estimator(ADVANTAGES, config.algorithm.adv_estimator)
+        if estimator.grouped and n < 2:
+            yield (
+                f"algorithm.adv_estimator={config.algorithm.adv_estimator} compares the rollouts of one prompt: "
+                f"rollout.rollouts_per_prompt={n} must be at least 2, 8 is usual"
+            )
+        check_loss_options(find_policy_loss(POLICY_LOSSES, config.actor.policy_loss), config.actor)
+    except PPOLightningError as error:
+        yield str(error)
+    if config.algorithm.filter_groups and n < 2:
+        yield f"algorithm.filter_groups needs rollout.rollouts_per_prompt of at least 2, got {n}"
+    if config.algorithm.kl_ctrl == "adaptive" and not (
+        config.algorithm.kl_target > 0 and config.algorithm.kl_horizon > 0
+    ):
+        yield "algorithm.kl_ctrl=adaptive needs algorithm.kl_target and algorithm.kl_horizon above 0"
+
+
+def _sampling(config: Config) -> Iterator[str]:
+    rollout, correction = config.rollout, config.rollout_correction
+    truncated = [
+        f"rollout.{name}={getattr(rollout, name)}"
+        for name, on in (("top_p", rollout.top_p < 1), ("top_k", rollout.top_k > 0), ("min_p", rollout.min_p > 0))
+        if on
+    ]
+    if truncated and correction.rollout_is == "off" and not correction.bypass_mode:
+        yield (
+            f"{', '.join(truncated)}: training on a truncated distribution is biased, since the trainer normalises over the whole "
+            "vocabulary: use 1.0, -1 and 0.0, or correct for it with rollout_correction.rollout_is=token"
+        )
+    if config.validation.samples_per_prompt > 1 and config.validation.temperature == 0:
+        yield (
+            f"validation.samples_per_prompt={config.validation.samples_per_prompt} with validation.temperature=0 would sample the same "
+            "response every time: set a temperature, such as 1.0, or one sample"
+        )
+    if rollout.engine == "vllm_server" and not rollout.servers:
+        yield "rollout.engine=vllm_server needs rollout.servers, such as [http://127.0.0.1:8000]"
+
+
+def _reward(config: Config) -> Iterator[str]:
+    from ppo_lightning.rewards.policy import substitute
+
+    try:
+        substitute(config.reward)
+    except PPOLightningError as error:
+        yield str(error)
+    if config.reward.model_path and config.reward.model_server:
+        yield "reward.model_path and reward.model_server are two reward models: set one"
+
+
+CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (_ranges, _arithmetic, _algorithm, _sampling, _reward)

@@ -1,0 +1,108 @@
+"""The data module: prompts of training and validation as batches of prompt rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from ppo_lightning.config.schema import Config
+from ppo_lightning.data.prompts import Prompt, PromptSet, load_prompts
+from ppo_lightning.data.sampler import PromptSampler
+from ppo_lightning.errors import ConfigError
+from ppo_lightning.parallel.ranks import ranks_of
+from ppo_lightning.protocol.columns import as_column
+from ppo_lightning.protocol.data_proto import DataProto
+
+VALIDATION_BATCH = 256
+
+
+class PromptDataModule(L.LightningDataModule):
+    """Serves prompts; which ones is a function of (seed, number of the draw) alone.
+
+    Attributes:
+        drawn: training draws consumed so far; the whole position, kept in checkpoints.
+        steps: training steps of the run.
+    """
+
+    def __init__(self, config: Config, tokenizer: Any, say: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__()
+        self.config = config
+        self.train_set: PromptSet = load_prompts(config.data.train, "data.train", config.data, tokenizer, say)
+        self.val_set = (
+            load_prompts(config.data.val, "data.val", config.data, tokenizer, say) if config.data.val else None
+        )
+        self.drawn = 0
+        self.steps = self._steps(say)
+
+    def _steps(self, say: Callable[[str], None]) -> int:
+        """Return the number of training steps and say what an epoch drops."""
+        rows, per_step = len(self.train_set), self.config.data.prompts_per_step
+        if rows < per_step:
+            raise ConfigError(
+                f"data.prompts_per_step={per_step} is more than the {rows} training prompts: lower it or bring more prompts"
+            )
+        per_epoch, left = divmod(rows, per_step)
+        steps = self.config.trainer.steps or per_epoch * self.config.trainer.epochs
+        if left and steps >= per_epoch:
+            say(
+                f"data.train: {left} of {rows} prompts are dropped at each epoch's end (not a whole step of {per_step})"
+            )
+        return steps
+
+    def sampler(self, start: int) -> PromptSampler:
+        """Return the training sampler from draw `start` on, for this rank."""
+        ranks, data = ranks_of(self.trainer) if self.trainer else None, self.config.data
+        return PromptSampler(
+            len(self.train_set),
+            data.prompts_per_step,
+            self.steps,
+            self.config.seed,
+            shuffle=data.shuffle,
+            start=start,
+            rank=ranks.rank if ranks else 0,
+            ranks=ranks.size if ranks else 1,
+        )
+
+    def train_dataloader(self) -> DataLoader:
+        """Yield one batch of prompt rows per step, from where the run stands."""
+        return DataLoader(
+            self.train_set,
+            batch_sampler=self.sampler(self.drawn),
+            collate_fn=collate,
+            num_workers=self.config.data.workers,
+            persistent_workers=self.config.data.workers > 0,
+        )
+
+    def val_dataloader(self) -> DataLoader | list:
+        """Yield every validation row exactly once over all ranks."""
+        if self.val_set is None:
+            return []
+        ranks = ranks_of(self.trainer) if self.trainer else None
+        rows = list(range(len(self.val_set)))[ranks.rank :: ranks.size] if ranks else list(range(len(self.val_set)))
+        batches = [rows[start : start + VALIDATION_BATCH] for start in range(0, len(rows), VALIDATION_BATCH)]
+        return DataLoader(self.val_set, batch_sampler=batches, collate_fn=collate)
+
+
+def collate(prompts: list[Prompt]) -> DataProto:
+    """Join prompts into a batch of prompt rows."""
+    columns = ("raw_prompt", "raw_prompt_ids", "data_source", "reward_model", "extra_info")
+    return DataProto.from_dict(
+        tensors={"dataset_index": torch.tensor([p.index for p in prompts])},
+        non_tensors={name: as_column([getattr(p, name) for p in prompts]) for name in columns},
+    )
+
+
+def assign_uids(batch: DataProto, draw: str) -> None:
+    """Give every prompt draw a name: the same prompt drawn twice is two groups."""
+    names = [f"{draw}-{place}-{index}" for place, index in enumerate(batch.batch["dataset_index"].tolist())]
+    batch.non_tensor_batch["uid"] = np.array(names, dtype=object)
+
+
+def with_samples(batch: DataProto, samples: int) -> DataProto:
+    """Repeat every prompt row `samples` times, side by side, and number the samples."""
+    repeated = batch.repeat(samples, interleave=True)
+    repeated.batch["sample_index"] = torch.arange(samples).repeat(len(batch))
+    return repeated

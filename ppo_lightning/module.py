@@ -1,0 +1,142 @@
+"""The training step: read from top to bottom, this is the order in which a batch is made into an update.
+
+on_before_batch_transfer   every prompt draw gets a uid and n rows
+on_train_batch_start       1 rollout (RolloutCallback), then 2 align ... 7 advantage
+training_step              8 update
+on_train_batch_end         9 settle (MetricsCallback)
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+from torch import nn
+
+from ppo_lightning.algorithms.kl_control import kl_controller
+from ppo_lightning.config.schema import Config
+from ppo_lightning.data.datamodule import assign_uids, with_samples
+from ppo_lightning.models.critic import Critic
+from ppo_lightning.models.optimizer import make_optimizer
+from ppo_lightning.models.sharing import sharing_of
+from ppo_lightning.parallel.ranks import Ranks, ranks_of
+from ppo_lightning.protocol.contract import require, require_written
+from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages import STAGES, Stage
+from ppo_lightning.stages.context import StepContext
+
+
+class PPOModule(L.LightningModule):
+    """PPO and its family on manual optimization.
+
+    Attributes:
+        step: training steps done; counts batches, unlike Lightning's `global_step`, which counts optimizer steps.
+        context: what the stages of the current step share.
+        validation: rows scored so far in the validation at hand.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tokenizer: Any,
+        actor: nn.Module,
+        critic: Critic | None = None,
+        reference: nn.Module | None = None,
+        score_batch: Callable[[DataProto], torch.Tensor] | None = None,
+        stop_ids: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.config, self.tokenizer = config, tokenizer
+        self.actor, self.critic, self.reference = actor, critic, reference
+        self.score_batch, self.stop_ids = score_batch, stop_ids
+        algorithm = config.algorithm
+        self.kl_controller = kl_controller(
+            algorithm.kl_ctrl, algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon
+        )
+        self.step = 0
+        self.ranks = Ranks()
+        self.context: StepContext | None = None
+        self.sharing = sharing_of(config, actor, critic)
+        self.announce: Callable[[str], None] = lambda stage: None
+        self.validation: list[DataProto] = []
+
+    def configure_optimizers(self) -> list[dict]:
+        """Return one optimizer and schedule per trained model; the stages step them."""
+        models = {"actor": self.actor} | ({"critic": self.critic} if self.critic else {})
+        return [make_optimizer(model, self.config, name) for name, model in models.items()]
+
+    def on_fit_start(self) -> None:
+        """Learn this process's place among the ranks."""
+        self.ranks = ranks_of(self.trainer)
+
+    def on_before_batch_transfer(self, batch: DataProto, dataloader_idx: int) -> DataProto:
+        """Open the step: a uid per prompt draw, n rows per prompt, per-step values."""
+        training = bool(self.trainer.training)
+        draw = f"{self.step + 1}-{self.ranks.rank}" if training else f"val-{self.ranks.rank}-{len(self.validation)}"
+        assign_uids(batch, draw)
+        samples = self.config.rollout.rollouts_per_prompt if training else self.config.validation.samples_per_prompt
+        batch = with_samples(batch, samples)
+        batch.meta_info |= {
+            "global_steps": self.step + 1 if training else self.step,
+            "validate": not training,
+            "eos_token_id": list(self.stop_ids),
+            "pad_token_id": self.tokenizer.pad_token_id,
+        }
+        return batch
+
+    def open_step(self) -> StepContext:
+        """Make the context of the step about to begin; RolloutCallback calls it before anything else."""
+        names = ("actor", "critic") if self.critic else ("actor",)
+        optimizers = self.optimizers(use_pl_optimizer=False)
+        optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
+        self.context = StepContext(
+            config=self.config,
+            step=self.step + 1,
+            ranks=self.ranks,
+            actor=self.actor,
+            critic=self.critic,
+            reference=self.reference,
+            kl_controller=self.kl_controller,
+            optimizers=dict(zip(names, optimizers, strict=True)),
+            backward=self.manual_backward,
+            sharing=self.sharing,
+            score_batch=self.score_batch,
+            announce=self.announce,
+        )
+        return self.context
+
+    def on_train_batch_start(self, batch: DataProto, batch_idx: int) -> None:
+        """Stages 2 to 7; stage 1 ran in RolloutCallback, in the same hook."""
+        for stage in STAGES[1:7]:
+            self.run_stage(stage, batch)
+
+    def training_step(self, batch: DataProto, batch_idx: int) -> None:
+        """Stage 8."""
+        self.run_stage(STAGES[7], batch)
+        if not self.context.skipped:
+            for scheduler in self.schedulers():
+                scheduler.step()
+        self.step += 1
+
+    def validation_step(self, batch: DataProto, batch_idx: int) -> None:
+        """Keep the scored rows; RolloutCallback generated and scored them in the same hook's callback."""
+        self.validation.append(batch)
+
+    def run_stage(self, stage: Stage, batch: DataProto) -> None:
+        """Run one stage under its timer, checking what it reads and writes."""
+        if stage.skipped_because(self.config):
+            return
+        self.context.announce(stage.name)
+        require(batch, stage.reads, stage.name)
+        run = getattr(importlib.import_module(f"ppo_lightning.stages.{stage.name}"), stage.name)
+        with self.context.timer(stage.timer):
+            run(batch, self.context)
+        self.context.recorded.append(stage.name)
+        require_written(batch, stage.writes, stage.name)
+
+    def schedulers(self) -> list[Any]:
+        """Return the learning-rate schedules, in the order of the optimizers."""
+        found = self.lr_schedulers()
+        return found if isinstance(found, list) else [found]

@@ -1,0 +1,170 @@
+"""Micro-batches: which rows share a forward pass, trimmed to what they hold, and results put back in order.
+
+Legend: B rows of a rank's mini-batch, b rows of a micro-batch, P prompt width, R response width, S = P + R.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ppo_lightning.errors import DataError
+from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.protocol.fields import FIELDS
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows of one forward pass.
+
+    Attributes:
+        rows: (b,) int64, which rows of the mini-batch these are.
+        batch: Their tensors, without the columns that are padding in all of them; their columns of objects.
+    """
+
+    rows: np.ndarray
+    batch: DataProto
+
+
+def split_rows(batch: DataProto, sequences: int, tokens: int | None = None) -> list[np.ndarray]:
+    """Choose the rows of each micro-batch: rows of similar length together, the longest first.
+
+    Args:
+        batch: Reads attention_mask (B, S) and responses (B, R).
+        sequences: Rows per micro-batch when `tokens` is None.
+        tokens: Budget of one micro-batch, padding included; see `by_tokens`.
+
+    Returns:
+        Row indices (b,) int64 of each micro-batch; every row is in exactly one.
+
+    Raises:
+        DataError: a row alone is above the token budget.
+    """
+    prompts, responses = token_lengths(batch)
+    if tokens is None:
+        return by_count(prompts + responses, sequences)
+    return by_tokens(prompts, responses, tokens)
+
+
+def token_lengths(batch: DataProto) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of each row's prompt and response, (B,) int64 each, from attention_mask (B, S)."""
+    tensors = batch.tensors()
+    mask, width = tensors["attention_mask"], tensors["responses"].shape[1]
+    split = mask.shape[1] - width
+    return mask[:, :split].sum(dim=1).cpu().numpy(), mask[:, split:].sum(dim=1).cpu().numpy()
+
+
+def by_count(lengths: np.ndarray, sequences: int) -> list[np.ndarray]:
+    """Cut rows of `lengths` (B,), the longest first, into micro-batches of `sequences`; the last may be smaller.
+
+    Raises:
+        DataError: `sequences` is below 1.
+    """
+    if sequences < 1:
+        raise DataError(f"update.sequences_per_microbatch must be at least 1, got {sequences}")
+    order = longest_first(lengths)
+    return [order[start : start + sequences] for start in range(0, len(order), sequences)]
+
+
+def by_tokens(prompts: np.ndarray, responses: np.ndarray, budget: int) -> list[np.ndarray]:
+    """Fill micro-batches, from the longest row to the shortest, up to a token budget that is never exceeded.
+
+    What counts is what the model computes: the number of rows times the width they are trimmed to, which is the
+    longest prompt plus the longest response among them.
+
+    Args:
+        prompts: (B,) tokens of each prompt.
+        responses: (B,) tokens of each response.
+        budget: Largest rows x width.
+
+    Raises:
+        DataError: a row alone is above the budget.
+    """
+    widths = np.maximum(prompts, 1) + np.maximum(responses, 1)
+    if len(widths) and widths.max() > budget:
+        row, longest = int(widths.argmax()), int(widths.max())
+        raise DataError(
+            f"update.tokens_per_microbatch={budget} must hold the longest row, got {longest} tokens in row {row}: "
+            f"set it to {longest} or more, or shorten data.max_prompt_tokens or rollout.response_tokens"
+        )
+    found: list[np.ndarray] = []
+    rows: list[int] = []
+    longest_prompt = longest_response = 1
+    for row in longest_first(prompts + responses).tolist():
+        prompt, response = max(longest_prompt, int(prompts[row])), max(longest_response, int(responses[row]))
+        if (len(rows) + 1) * (prompt + response) > budget:
+            found.append(np.array(rows, dtype=np.int64))
+            rows, prompt, response = [], max(1, int(prompts[row])), max(1, int(responses[row]))
+        rows.append(row)
+        longest_prompt, longest_response = prompt, response
+    return [*found, np.array(rows, dtype=np.int64)] if rows else found
+
+
+def longest_first(lengths: np.ndarray) -> np.ndarray:
+    """Order rows from the longest to the shortest; rows of equal length keep their order."""
+    return np.argsort(-np.asarray(lengths).astype(np.int64), kind="stable")
+
+
+def micro_batches(
+    batch: DataProto, row_lists: Sequence[np.ndarray], keys: Sequence[str] | None = None
+) -> Iterator[MicroBatch]:
+    """Yield the rows of each list, trimmed: columns that are padding in all of them are dropped.
+
+    Prompts lose columns on the left, responses on the right, and at least one column of each stays. Which tensors have
+    such columns is declared in `protocol.fields`; undeclared tensors keep their width.
+
+    Args:
+        batch: Reads attention_mask (B, S), responses (B, R) and what `keys` names.
+        row_lists: Rows of each micro-batch (`split_rows`).
+        keys: Tensors that are wanted; None: all. Columns of objects come along when None.
+    """
+    prompts, responses = token_lengths(batch)
+    tensors = batch.tensors()
+    response_width = tensors["responses"].shape[1]
+    prompt_width = tensors["attention_mask"].shape[1] - response_width
+    wanted = list(tensors) if keys is None else list(keys)
+    chosen = batch.select(wanted, None if keys is None else ())
+    for rows in row_lists:
+        left = prompt_width - max(1, int(prompts[rows].max()))
+        right = max(1, int(responses[rows].max()))
+        cuts = {"P": slice(left, None), "R": slice(None, right), "S": slice(left, prompt_width + right)}
+        trimmed = {key: _trimmed(key, value, cuts) for key, value in chosen.tensors().items()}
+        view = DataProto.from_dict(trimmed, chosen.non_tensor_batch, chosen.meta_info)
+        yield MicroBatch(rows, view.select_idxs(rows))
+
+
+def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -> Tensor:
+    """Put per-token results of micro-batches back into the order and width of the mini-batch.
+
+    Args:
+        parts: For each micro-batch its rows (b,) and its values (b, r), r <= R, trimmed on the right.
+        rows: B.
+        width: R.
+
+    Returns:
+        (B, R), zeros where a micro-batch had no column.
+
+    Raises:
+        DataError: a row is missing or there twice, or values do not fit their rows or the width.
+    """
+    if not parts and not rows:
+        return torch.zeros(0, width)
+    counts = np.bincount(np.concatenate([np.zeros(0, dtype=np.int64), *(part for part, _ in parts)]), minlength=rows)
+    wrong = np.flatnonzero(counts != (np.arange(len(counts)) < rows))
+    if wrong.size:
+        row = int(wrong[0])
+        raise DataError(f"micro-batches must hold each of {rows} rows once, got row {row} {int(counts[row])} times")
+    restored = parts[0][1].new_zeros(rows, width)
+    for part, values in parts:
+        if values.ndim != 2 or len(values) != len(part) or values.shape[1] > width:
+            raise DataError(f"values of {len(part)} rows must be at most {width} wide, got shape {tuple(values.shape)}")
+        restored[torch.from_numpy(part).to(values.device), : values.shape[1]] = values
+    return restored
+
+
+def _trimmed(key: str, value: Tensor, cuts: dict[str, slice]) -> Tensor:
+    if key not in FIELDS or len(FIELDS[key].axes) < 2:
+        return value
+    return value[:, cuts[FIELDS[key].axes[1]]]

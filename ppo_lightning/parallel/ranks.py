@@ -1,0 +1,57 @@
+"""The data-parallel group of this process: the only file that asks the strategy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among the processes that share a step.
+
+    Attributes:
+        rank: number of this process.
+        size: number of processes (dp_size).
+        device: where collectives take their tensors.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of `tensor` over all ranks; with one rank the tensor itself."""
+        if self.size == 1:
+            return tensor
+        total = tensor.detach().clone().to(self.device)
+        dist.all_reduce(total)
+        return total.to(tensor.device)
+
+    def gather(self, item: Any) -> list[Any]:
+        """Return every rank's object, in the order of ranks, on every rank."""
+        if self.size == 1:
+            return [item]
+        items: list[Any] = [None] * self.size
+        dist.all_gather_object(items, item)
+        return items
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes files and speaks."""
+        return self.rank == 0
+
+
+def ranks_of(trainer: Any) -> Ranks:
+    """Read rank, size and device off a Lightning trainer's strategy.
+
+    The engine may start a process group of its own before the strategy does; then Lightning would train alone and say
+    nothing, so both sizes are compared.
+    """
+    size = trainer.world_size
+    initialized = dist.is_available() and dist.is_initialized()
+    found = dist.get_world_size() if initialized and size > 1 else 1
+    assert size == found, f"the trainer counts {size} ranks but its process group has {found}"
+    return Ranks(trainer.global_rank, size, trainer.strategy.root_device)

@@ -1,0 +1,49 @@
+"""The recipes that ship with the package: find, list, show, copy."""
+
+import shutil
+from pathlib import Path
+
+from ppo_lightning.config.load import nearest
+from ppo_lightning.errors import ConfigError
+from ppo_lightning.shipped import shipped
+
+
+def find(name: str) -> Path:
+    """Return a recipe file: the path itself, or the shipped recipe of that name or file name.
+
+    Raises:
+        ConfigError: neither exists.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    inside = shipped("recipes") / (path.name if path.suffix else f"{path.name}.yaml")
+    if inside.is_file() and len(path.parts) <= 2:
+        return inside
+    names = sorted(p.stem for p in shipped("recipes").glob("*.yaml"))
+    raise ConfigError(f"--config {name}: no such file. Shipped recipes: {', '.join(names)}.{nearest(path.stem, names)}")
+
+
+def listing() -> str:
+    """Return one line per recipe: its name and the first line of its header."""
+    files = sorted(shipped("recipes").glob("*.yaml"))
+    return "\n".join(
+        f"{file.stem:<28} {file.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}" for file in files
+    )
+
+
+def show(name: str) -> str:
+    """Return the text of a recipe."""
+    return find(name).read_text(encoding="utf-8")
+
+
+def copy(name: str, target: str) -> str:
+    """Copy a recipe to a file that does not exist yet.
+
+    Raises:
+        ConfigError: the file exists.
+    """
+    if Path(target).exists():
+        raise ConfigError(f"recipes cp: {target} exists already")
+    shutil.copyfile(find(name), target)
+    return f"{name} -> {target}: edit it, then python -m ppo_lightning fit --config {target}"

@@ -1,0 +1,72 @@
+"""What the stages of one step share besides the batch."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from ppo_lightning.algorithms.kl_control import AdaptiveKLController, FixedKLController
+from ppo_lightning.config.schema import Config
+from ppo_lightning.metrics.values import MetricBook
+from ppo_lightning.models.critic import Critic
+from ppo_lightning.models.packing import Sharing
+from ppo_lightning.parallel.ranks import Ranks
+
+
+@dataclass
+class StepContext:
+    """One step's surroundings.
+
+    Attributes:
+        config: the run's configuration.
+        step: number of the training step, from 1.
+        ranks: the data-parallel group.
+        actor: the policy.
+        critic: the value model, if the estimator needs one.
+        reference: the frozen policy, if KL is on.
+        sharing: whether rows of one prompt share its computation.
+        score_batch: route B: takes the batch, returns rm_scores; None: no reward model.
+        roller: what generates (RolloutCallback's).
+        announce: told the name of each stage as it begins.
+        kl_controller: the coefficient of KL in the reward.
+        optimizers: by model name; each can step.
+        backward: the strategy's backward.
+        book: metrics of this step.
+        seconds: wall seconds by timer.
+        recorded: names of the stages that ran, in order.
+        skipped: whether an optimizer step was left out because its gradient was not finite.
+        draws: prompt draws consumed.
+        started: when the step began, on the performance counter.
+    """
+
+    config: Config
+    step: int
+    ranks: Ranks
+    actor: nn.Module
+    critic: Critic | None
+    reference: nn.Module | None
+    kl_controller: FixedKLController | AdaptiveKLController
+    optimizers: dict[str, Any]
+    backward: Callable[..., None]
+    sharing: Sharing = field(default_factory=Sharing)
+    score_batch: Callable[..., Any] | None = None
+    roller: Any = None
+    announce: Callable[[str], None] = lambda stage: None
+    book: MetricBook = field(default_factory=MetricBook)
+    seconds: dict[str, float] = field(default_factory=dict)
+    recorded: list[str] = field(default_factory=list)
+    skipped: bool = False
+    draws: int = 1
+    started: float = field(default_factory=time.perf_counter)
+
+    @contextmanager
+    def timer(self, name: str) -> Iterator[None]:
+        """Add the wall seconds of the block to a timer."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

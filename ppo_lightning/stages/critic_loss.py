@@ -1,0 +1,39 @@
+"""The critic's loss on one micro-batch."""
+
+from torch import Tensor
+
+from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
+from ppo_lightning.algorithms.value_loss import value_loss
+from ppo_lightning.metrics.values import MetricBook
+from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.forward import Chunk, values
+
+
+class CriticLoss:
+    """Clipped value loss; see `algorithms/value_loss.py`."""
+
+    name = "critic"
+
+    def __init__(self, context: StepContext) -> None:
+        assert context.critic is not None, "the critic's loss needs a critic"
+        self.model, self.config = context.critic, context.config
+        self.grad_clip = context.config.critic.grad_clip
+
+    def prepare(self, mini: DataProto) -> None:
+        """Nothing is picked over the whole mini-batch."""
+
+    def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
+        """Return this micro-batch's share of the mini-batch loss and write its metrics."""
+        tensors = micro.batch.batch
+        mask = micro.mask
+        predicted = values(self.model, micro)
+        clip = self.config.critic.cliprange_value
+        losses, metrics = value_loss(predicted, tensors["values"], tensors["returns"], mask, clip)
+        update = self.config.update
+        horizon = update.loss_scale_factor or self.config.rollout.response_tokens
+        loss = aggregate(losses, mask, update.loss_agg_mode, counts, horizon)
+        for key, numerator in metrics.items():
+            book.masked_mean(key, numerator, mask)
+        book.loss("critic/vf_loss", loss.detach())
+        return loss
