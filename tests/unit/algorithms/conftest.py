@@ -5,24 +5,33 @@ import pytest
 import torch
 
 
-def on_ranks(functions: list) -> list[torch.Tensor]:
-    """Run one function per rank in threads; each gets an `all_reduce` that adds up what all ranks bring."""
-    barrier, brought = threading.Barrier(len(functions)), [None] * len(functions)
+class Meeting:
+    """Collectives of ranks that are threads of one process."""
 
-    def run(rank: int) -> torch.Tensor:
-        def all_reduce(mine: torch.Tensor) -> torch.Tensor:
-            brought[rank] = mine
-            barrier.wait(timeout=30)
-            total = torch.stack(brought).sum(0)
-            barrier.wait(timeout=30)
-            return total
+    def __init__(self, size):
+        self.barrier, self.slots = threading.Barrier(size, timeout=30), [None] * size
 
-        return functions[rank](all_reduce)
+    def gather(self, rank, item):
+        self.slots[rank] = item
+        self.barrier.wait()
+        items = list(self.slots)
+        self.barrier.wait()
+        return items
 
-    with ThreadPoolExecutor(len(functions)) as pool:
-        return list(pool.map(run, range(len(functions))))
+    def run(self, function):
+        """Return function(rank, all_reduce, gather) of every rank, run at the same time."""
+
+        def one(rank):
+            return function(
+                rank,
+                lambda tensor: torch.stack(self.gather(rank, tensor)).sum(0),
+                lambda item: self.gather(rank, item),
+            )
+
+        with ThreadPoolExecutor(len(self.slots)) as pool:
+            return list(pool.map(one, range(len(self.slots))))
 
 
 @pytest.fixture
-def ranks():
-    return on_ranks
+def meeting():
+    return Meeting
