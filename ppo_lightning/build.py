@@ -54,14 +54,9 @@ def fit(loaded: Loaded, resume: str = "never") -> int:
         PPOLightningError: something that the user must change; nothing was lost.
     """
     config = loaded.config
-    run_dir = RunDir(config.output_dir, config.name)
+    run_dir = RunDir(config.output_dir, config.name) if resume != "never" else RunDir.fresh(config.output_dir, config.name)
     store = CheckpointStore(run_dir.checkpoints, config.checkpoint)
     start = store.find(resume)
-    if start is None and (run_dir.path / CONFIG).exists() and store.complete():
-        raise ConfigError(
-            f"{run_dir.path} already holds a run with checkpoints: go on with --resume auto, choose another name=..., "
-            "or remove the directory"
-        )
     L.seed_everything(config.seed, verbose=False)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
