@@ -99,7 +99,7 @@ class Restore(L.Callback):
     ) -> None:
         self.path, self.store, self.data, self.run_dir, self.view = path, store, data, run_dir, view
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:  # noqa: ARG002 - Lightning's signature
+    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Restore, before the engine starts and the loader is made."""
         if self.path is not None:
             self.store.restore(self.path, pl_module, self.data)
@@ -121,7 +121,7 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
         load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if uses_reference(config) else None
     )
     if uses_reward_model(config):
-        from ppo_lightning.rewards.reward_model import build_reward_model
+        from ppo_lightning.rewards.batched import build_reward_model
 
         score_batch = build_reward_model(config, tokenizer)
     else:

@@ -4,13 +4,14 @@ Whatever the user can mend ends with one message on stderr and exit code 2, with
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from ppo_lightning import __version__
 from ppo_lightning.errors import PPOLightningError
 
-EXIT_USER = 2
+EXIT_USER, EXIT_INTERRUPTED = 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USER
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.data.datamodule import assign_uids, with_samples
 from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.optimizer import make_optimizer
+from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks, ranks_of
 from ppo_lightning.protocol.contract import require, require_written
 from ppo_lightning.protocol.data_proto import DataProto
@@ -35,7 +36,7 @@ class PPOModule(L.LightningModule):
         validation: rows scored so far in the validation at hand.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a run
+    def __init__(
         self,
         config: Config,
         tokenizer: Any,
@@ -57,6 +58,7 @@ class PPOModule(L.LightningModule):
         self.step = 0
         self.ranks = Ranks()
         self.context: StepContext | None = None
+        self.sharing = sharing_of(config, actor, critic)
         self.announce: Callable[[str], None] = lambda stage: None
         self.validation: list[DataProto] = []
 
@@ -69,7 +71,7 @@ class PPOModule(L.LightningModule):
         """Learn this process's place among the ranks."""
         self.ranks = ranks_of(self.trainer)
 
-    def on_before_batch_transfer(self, batch: DataProto, dataloader_idx: int) -> DataProto:  # noqa: ARG002 - Lightning's
+    def on_before_batch_transfer(self, batch: DataProto, dataloader_idx: int) -> DataProto:
         """Open the step: a uid per prompt draw, n rows per prompt, per-step values."""
         training = bool(self.trainer.training)
         draw = f"{self.step + 1}-{self.ranks.rank}" if training else f"val-{self.ranks.rank}-{len(self.validation)}"
@@ -99,17 +101,18 @@ class PPOModule(L.LightningModule):
             kl_controller=self.kl_controller,
             optimizers=dict(zip(names, optimizers, strict=True)),
             backward=self.manual_backward,
+            sharing=self.sharing,
             score_batch=self.score_batch,
             announce=self.announce,
         )
         return self.context
 
-    def on_train_batch_start(self, batch: DataProto, batch_idx: int) -> None:  # noqa: ARG002 - Lightning's signature
+    def on_train_batch_start(self, batch: DataProto, batch_idx: int) -> None:
         """Stages 2 to 7; stage 1 ran in RolloutCallback, in the same hook."""
         for stage in STAGES[1:7]:
             self.run_stage(stage, batch)
 
-    def training_step(self, batch: DataProto, batch_idx: int) -> None:  # noqa: ARG002 - Lightning's signature
+    def training_step(self, batch: DataProto, batch_idx: int) -> None:
         """Stage 8."""
         self.run_stage(STAGES[7], batch)
         if not self.context.skipped:
@@ -117,7 +120,7 @@ class PPOModule(L.LightningModule):
                 scheduler.step()
         self.step += 1
 
-    def validation_step(self, batch: DataProto, batch_idx: int) -> None:  # noqa: ARG002 - Lightning's signature
+    def validation_step(self, batch: DataProto, batch_idx: int) -> None:
         """Keep the scored rows; RolloutCallback generated and scored them in the same hook's callback."""
         self.validation.append(batch)
 

@@ -17,7 +17,7 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    inside = shipped("recipes") / (path.name if path.suffix else f"{path.name}.yaml")
+    inside = shipped("recipes") / (path.name if path.suffix == ".yaml" else f"{path.name}.yaml")
     if inside.is_file() and len(path.parts) <= 2:
         return inside
     names = sorted(p.stem for p in shipped("recipes").glob("*.yaml"))
@@ -27,7 +27,9 @@ def find(name: str) -> Path:
 def listing() -> str:
     """Return one line per recipe: its name and the first line of its header."""
     files = sorted(shipped("recipes").glob("*.yaml"))
-    return "\n".join(f"{file.stem:<28} {file.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}" for file in files)
+    return "\n".join(
+        f"{file.stem:<28} {file.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}" for file in files
+    )
 
 
 def show(name: str) -> str:

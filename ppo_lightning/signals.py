@@ -17,7 +17,7 @@ class StopSignal:
         """Listen for SIGTERM."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal's signature
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             os._exit(EXIT_TERMINATED)
         self.asked = True

@@ -23,7 +23,7 @@ def group_total(number: int, group: Int64[Tensor, "B"], values: Float[Tensor, "B
     return values.new_zeros(number, *values.shape[1:]).index_add_(0, group, values)
 
 
-def group_largest(number: int, group: Int64[Tensor, "B"], values: Float64[Tensor, "B"]) -> Float64[Tensor, "G"]:
+def group_largest(number: int, group: Int64[Tensor, "B"], values: Float[Tensor, "B"]) -> Float[Tensor, "G"]:
     """Return the largest value of each of `number` groups, -inf for one without rows."""
     lowest = values.new_full((number,), -torch.inf)
     return lowest.scatter_reduce_(0, group, values, "amax", include_self=True)

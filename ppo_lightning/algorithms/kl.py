@@ -95,8 +95,7 @@ def _base(estimator: str) -> str:
 
 
 def _difference(log_prob: Tensor, ref_log_prob: Tensor, mask: Tensor) -> Tensor:
-    valid = mask.bool()
-    return torch.where(valid, log_prob, 0.0) - torch.where(valid, ref_log_prob, 0.0)
+    return torch.where(mask.bool(), log_prob - ref_log_prob, 0.0)
 
 
 def _value(difference: Tensor, name: str) -> Tensor:

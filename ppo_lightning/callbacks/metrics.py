@@ -6,12 +6,10 @@ from typing import Any
 
 import lightning as L
 
-from ppo_lightning.metrics.validation import validation_metrics
-from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.run_dir import RunDir
-from ppo_lightning.samples import rollout_rows
+from ppo_lightning.samples import DATA_COLUMNS, rollout_rows
 from ppo_lightning.stages import STAGES
 
 Sink = Callable[[int, dict[str, float | None]], None]
@@ -46,7 +44,7 @@ class MetricsCallback(L.Callback):
         pl_module: PPOModule,
         outputs: Any,
         batch: DataProto,
-        batch_idx: int,  # noqa: ARG002
+        batch_idx: int,
     ) -> None:
         """Settle the step; validation and saving follow it, and the line is written after them."""
         context = pl_module.context
@@ -66,12 +64,12 @@ class MetricsCallback(L.Callback):
                 sink(step, self.pending)
             self.pending = {}
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:  # noqa: ARG002
+    def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Start the clock."""
         self.started = time.perf_counter()
         pl_module.validation = []
 
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: PPOModule) -> None:  # noqa: ARG002
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Compute validation metrics over all ranks' rows."""
         metrics = validation_summary(pl_module)
         metrics["timing_s/testing"] = time.perf_counter() - self.started
@@ -83,3 +81,23 @@ class MetricsCallback(L.Callback):
                 self.run_dir.write_rollouts(f"validation_{pl_module.step:06d}", rows)
             self.on_validation(pl_module.step, metrics)
         pl_module.validation = []
+
+
+def validation_summary(module: PPOModule) -> dict[str, float]:
+    """Return val-core/val-aux metrics of the rows of all ranks."""
+    mine = [_scored_rows(batch) for batch in module.validation]
+    rows = [row for part in module.ranks.gather([row for batch in mine for row in batch]) for row in part]
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["data_source"], []).append(row["reward"])
+    return {f"val-core/{source}/reward/mean@1": sum(v) / len(v) for source, v in found.items()}
+
+
+def _scored_rows(batch: DataProto) -> list[dict[str, Any]]:
+    columns, scores = batch.non_tensor_batch, batch.batch["rm_scores"].sum(-1).tolist()
+    extra = [name for name in columns if name not in DATA_COLUMNS]
+    return [
+        {"uid": columns["uid"][row], "data_source": columns["data_source"][row], "reward": score}
+        | {name: columns[name][row] for name in extra if columns[name][row] is not None}
+        for row, score in enumerate(scores)
+    ]

@@ -27,11 +27,11 @@ class RolloutCallback(L.Callback):
         self.engine: Engine | None = None
         self.roller: Roller | None = None
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:  # noqa: ARG002 - Lightning's signature
+    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Start the engine."""
         self._start(pl_module)
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: PPOModule, batch: DataProto, batch_idx: int) -> None:  # noqa: ARG002
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: PPOModule, batch: DataProto, batch_idx: int) -> None:
         """Stage 1."""
         context = pl_module.open_step()
         with context.timer("update_weights"):
@@ -41,17 +41,17 @@ class RolloutCallback(L.Callback):
 
     def on_validation_batch_start(
         self,
-        trainer: L.Trainer,  # noqa: ARG002
+        trainer: L.Trainer,
         pl_module: PPOModule,
         batch: DataProto,
-        batch_idx: int,  # noqa: ARG002
-        dataloader_idx: int = 0,  # noqa: ARG002
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Generate and score the validation rows."""
         self._sync(pl_module)
         self.roller.fill(batch, {}, MetricBook())
 
-    def teardown(self, trainer: L.Trainer, pl_module: PPOModule, stage: str) -> None:  # noqa: ARG002
+    def teardown(self, trainer: L.Trainer, pl_module: PPOModule, stage: str) -> None:
         """End the engine, however the run ended."""
         if self.engine is not None:
             self.engine.close()

@@ -40,7 +40,7 @@ class ScheduleCallback(L.Callback):
         pl_module: PPOModule,
         outputs: object,
         batch: object,
-        batch_idx: int,  # noqa: ARG002
+        batch_idx: int,
     ) -> None:
         """Validate, save, write the line, and stop if it is time."""
         step, config = pl_module.step, pl_module.config

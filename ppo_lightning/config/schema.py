@@ -185,6 +185,9 @@ class UpdateConfig:
     tokens_per_microbatch: int | None = option(
         None, "token budget per forward pass and rank, instead of sequences_per_microbatch"
     )
+    share_prompts: bool = option(
+        True, "compute each prompt once for all its rollouts, where the model allows it (same numbers, fewer tokens)"
+    )
     shuffle: bool = option(False, "new mini-batch composition every PPO epoch")
     loss_agg_mode: str = option("token-mean", "how token losses become one number", AGGREGATIONS)
     loss_scale_factor: float | None = option(None, "constant of seq-mean-token-sum-norm; null: response_tokens")

@@ -23,7 +23,7 @@ class PromptSampler:
         ranks: how many ranks share a draw.
     """
 
-    def __init__(  # noqa: PLR0913 - the arguments are the whole definition of the order
+    def __init__(
         self,
         rows: int,
         per_draw: int,

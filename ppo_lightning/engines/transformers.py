@@ -69,6 +69,10 @@ class TransformersEngine:
         """Return the checksum of the model's weights."""
         return checksum(self.model.named_parameters())
 
+    def expected_checksum(self, policy: nn.Module) -> float | None:
+        """Return None when the policy's own tensors are used, else what a copy must add up to."""
+        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in policy.named_parameters())
+
     def generate(
         self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None
     ) -> list[Completion]:

@@ -1,13 +1,11 @@
 """The value model: a decoder with a linear head that gives one value per response token."""
 
-import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ppo_lightning.config.schema import Config
 from ppo_lightning.models.load import load_causal_lm
-from ppo_lightning.models.token_log_probs import last_hidden
 
 
 class Critic(nn.Module):
@@ -23,14 +21,9 @@ class Critic(nn.Module):
         """Return the decoder, as a transformers model does."""
         return self.decoder
 
-    def values(
-        self, input_ids: Int[Tensor, "b S"], attention_mask: Int[Tensor, "b S"], response_mask: Bool[Tensor, "b R"]
-    ) -> Float[Tensor, "b R"]:
-        """Return the value of the state before each response token (float32), 0 where the mask is 0."""
-        hidden = last_hidden(self, input_ids, attention_mask)
-        width = response_mask.shape[1]
-        values = self.head(hidden[:, -width - 1 : -1].to(self.head.weight.dtype)).squeeze(-1).float()
-        return torch.where(response_mask, values, 0.0)
+    def values(self, states: Float[Tensor, "N H"]) -> Float[Tensor, "N"]:
+        """Return the value at each hidden state (float32)."""
+        return self.head(states.to(self.head.weight.dtype)).squeeze(-1).float()
 
 
 def load_critic(config: Config) -> Critic:

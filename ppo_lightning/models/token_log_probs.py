@@ -16,27 +16,37 @@ CHUNK_ELEMENTS = 2**24
 
 def token_log_probs(
     model: nn.Module,
-    input_ids: Int[Tensor, "b S"],
-    attention_mask: Int[Tensor, "b S"],
-    response_mask: Bool[Tensor, "b R"],
+    states: Float[Tensor, "N H"],
+    targets: Int[Tensor, "N"],
     temperature: float,
     *,
     with_entropy: bool = False,
-) -> tuple[Float[Tensor, "b R"], Float[Tensor, "b R"] | None]:
-    """Return log-probabilities of the sampled tokens, 0 where the mask is 0, and entropies if asked for.
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"] | None]:
+    """Return log-probabilities of N sampled tokens, and the entropies there if asked for.
 
     Both carry gradients to the model. Source: log_softmax(logits / T) gathered at the token; H = -sum p log p.
+
+    Args:
+        model: the policy, for its output head.
+        states: the hidden state before each token (`plain_states`, or `packing.packed_states`).
+        targets: the sampled tokens.
+        temperature: T.
+        with_entropy: whether entropies are wanted.
     """
-    hidden = last_hidden(model, input_ids, attention_mask)
-    width = response_mask.shape[1]
-    before = hidden[:, -width - 1 : -1][response_mask]
-    targets = input_ids[:, -width:][response_mask]
     head = model.get_output_embeddings()
-    log_prob, entropy = _HeadLogProb.apply(before, head.weight, targets, temperature, with_entropy)
-    shape = torch.zeros(response_mask.shape, dtype=torch.float32, device=hidden.device)
-    return shape.masked_scatter(response_mask, log_prob), shape.masked_scatter(
-        response_mask, entropy
-    ) if with_entropy else None
+    log_prob, entropy = _HeadLogProb.apply(states, head.weight, targets, temperature, with_entropy)
+    return log_prob, entropy if with_entropy else None
+
+
+def plain_states(
+    model: nn.Module,
+    input_ids: Int[Tensor, "b S"],
+    attention_mask: Int[Tensor, "b S"],
+    response_mask: Bool[Tensor, "b R"],
+) -> Float[Tensor, "N H"]:
+    """Return the hidden state before each valid response token, row by row, from padded rows."""
+    hidden = last_hidden(model, input_ids, attention_mask)
+    return hidden[:, -response_mask.shape[1] - 1 : -1][response_mask]
 
 
 def last_hidden(
@@ -67,7 +77,7 @@ class _HeadLogProb(torch.autograd.Function):
     """Linear head, log-softmax, gather and entropy over N tokens, recomputing logits in the backward pass."""
 
     @staticmethod
-    def forward(  # noqa: PLR0913
+    def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor]:
         log_prob = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
@@ -85,7 +95,7 @@ class _HeadLogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_log_prob: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
-        """d logp = onehot - p; d H = -p (log p + H); both over T."""
+        """D logp = onehot - p; d H = -p (log p + H); both over T."""
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None

@@ -57,7 +57,7 @@ def _no_values(config: Config) -> str | None:
     return None if uses_critic(config) else f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs no critic"
 
 
-def _always(config: Config) -> None:  # noqa: ARG001 - one signature for all stages
+def _always(config: Config) -> None:
     return None
 
 

@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ppo_lightning.algorithms import POLICY_LOSSES
 from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
 from ppo_lightning.algorithms.kl import k3_clamped, kl
-from ppo_lightning.algorithms import POLICY_LOSSES
 from ppo_lightning.algorithms.policy_losses.arguments import find_policy_loss, loss_arguments
 from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.metrics.values import MetricBook
-from ppo_lightning.parallel.micro_batches import MicroBatch, restore
+from ppo_lightning.parallel.micro_batches import restore
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import log_probs, without_grad
+from ppo_lightning.stages.forward import Chunk, log_probs, without_grad
 from ppo_lightning.stages.old_log_prob import log_entropy
 
 
@@ -44,19 +44,22 @@ class ActorLoss:
         if self.select is None:
             return
         (current,) = without_grad(
-            mini, self.config.update, lambda micro: log_probs(self.model, micro, self.temperature, entropy=False)[:1]
+            mini,
+            self.config.update,
+            self.context.sharing,
+            lambda chunk: log_probs(self.model, chunk, self.temperature, entropy=False)[:1],
         )
         tensors = mini.batch
         options = loss_arguments(self.select, self.config.actor)
         arguments = (tensors["old_log_probs"], current, tensors["advantages"], tensors["response_mask"])
         mini.batch["selection"] = self.select(*arguments, **options)
 
-    def __call__(self, micro: MicroBatch, counts: LossCounts, book: MetricBook) -> Tensor:
+    def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return this micro-batch's share of the mini-batch loss and write its metrics."""
-        tensors, mask = micro.batch.batch, micro.batch.batch["response_mask"]
+        tensors, mask = micro.batch.batch, micro.mask
         actor = self.config.actor
         with_entropy = self.on_policy or actor.entropy_coeff != 0.0
-        current, entropy = log_probs(self.model, micro.batch, self.temperature, entropy=with_entropy)
+        current, entropy = log_probs(self.model, micro, self.temperature, entropy=with_entropy)
         old = self._old(micro, current, entropy)
         extra: dict[str, Any] = {"selection": tensors["selection"]} if self.select else {}
         weights = tensors.get("rollout_is_weights", None)
@@ -82,7 +85,7 @@ class ActorLoss:
             self.batch.batch["old_log_probs"] = restore(old, rows, width)
             log_entropy(restore(entropys, rows, width), self.batch, self.context)
 
-    def _old(self, micro: MicroBatch, current: Tensor, entropy: Tensor | None) -> Tensor:
+    def _old(self, micro: Chunk, current: Tensor, entropy: Tensor | None) -> Tensor:
         if not self.on_policy:
             return micro.batch.batch["old_log_probs"]
         self.measured.append((micro.rows, current.detach(), entropy.detach()))

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from ppo_lightning.algorithms.kl_control import KLController
+from ppo_lightning.algorithms.kl_control import AdaptiveKLController, FixedKLController
 from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
+from ppo_lightning.models.packing import Sharing
 from ppo_lightning.parallel.ranks import Ranks
 
 
@@ -26,6 +27,7 @@ class StepContext:
         actor: the policy.
         critic: the value model, if the estimator needs one.
         reference: the frozen policy, if KL is on.
+        sharing: whether rows of one prompt share its computation.
         score_batch: route B: takes the batch, returns rm_scores; None: no reward model.
         roller: what generates (RolloutCallback's).
         announce: told the name of each stage as it begins.
@@ -37,7 +39,6 @@ class StepContext:
         recorded: names of the stages that ran, in order.
         skipped: whether an optimizer step was left out because its gradient was not finite.
         draws: prompt draws consumed.
-        columns: names of the columns that the data brought, as against those that the reward added.
         started: when the step began, on the performance counter.
     """
 
@@ -47,9 +48,10 @@ class StepContext:
     actor: nn.Module
     critic: Critic | None
     reference: nn.Module | None
-    kl_controller: KLController
+    kl_controller: FixedKLController | AdaptiveKLController
     optimizers: dict[str, Any]
     backward: Callable[..., None]
+    sharing: Sharing = field(default_factory=Sharing)
     score_batch: Callable[..., Any] | None = None
     roller: Any = None
     announce: Callable[[str], None] = lambda stage: None
@@ -58,7 +60,6 @@ class StepContext:
     recorded: list[str] = field(default_factory=list)
     skipped: bool = False
     draws: int = 1
-    columns: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
 
     @contextmanager

@@ -5,10 +5,9 @@ from torch import Tensor
 from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
 from ppo_lightning.algorithms.value_loss import value_loss
 from ppo_lightning.metrics.values import MetricBook
-from ppo_lightning.parallel.micro_batches import MicroBatch
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import FORWARD_KEYS
+from ppo_lightning.stages.forward import Chunk, values
 
 
 class CriticLoss:
@@ -24,11 +23,11 @@ class CriticLoss:
     def prepare(self, mini: DataProto) -> None:
         """Nothing is picked over the whole mini-batch."""
 
-    def __call__(self, micro: MicroBatch, counts: LossCounts, book: MetricBook) -> Tensor:
+    def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return this micro-batch's share of the mini-batch loss and write its metrics."""
         tensors = micro.batch.batch
-        ids, attention, mask = (tensors[key] for key in FORWARD_KEYS)
-        predicted = self.model.values(ids, attention, mask.bool())
+        mask = micro.mask
+        predicted = values(self.model, micro)
         clip = self.config.critic.cliprange_value
         losses, metrics = value_loss(predicted, tensors["values"], tensors["returns"], mask, clip)
         update = self.config.update

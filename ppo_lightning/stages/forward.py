@@ -1,42 +1,145 @@
 """Run a model over a batch's rows in micro-batches, and put the results back in the batch's order and width."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppo_lightning.config.schema import UpdateConfig
-from ppo_lightning.models.token_log_probs import token_log_probs
-from ppo_lightning.parallel.micro_batches import MicroBatch, micro_batches, restore, split_rows
+from ppo_lightning.models.critic import Critic
+from ppo_lightning.models.packing import Sharing, packed_states, share_size
+from ppo_lightning.models.token_log_probs import plain_states, token_log_probs
+from ppo_lightning.parallel.micro_batches import (
+    longest_first,
+    micro_batches,
+    restore,
+    split_rows,
+    token_lengths,
+)
 from ppo_lightning.protocol.data_proto import DataProto
 
-FORWARD_KEYS = ("input_ids", "attention_mask", "response_mask")
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one forward pass: the trimmed micro-batch, and which of its rows share a prompt."""
+
+    rows: np.ndarray
+    batch: DataProto
+    groups: list[list[int]] | None = None
+
+    @property
+    def mask(self) -> Tensor:
+        """The response mask (b, R')."""
+        return self.batch.batch["response_mask"]
 
 
-def micros(batch: DataProto, update: UpdateConfig) -> Iterator[MicroBatch]:
-    """Cut a batch's rows into trimmed micro-batches as `update` says, of similar lengths."""
-    yield from micro_batches(batch, split_rows(batch, update.sequences_per_microbatch, update.tokens_per_microbatch))
+def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator[Chunk]:
+    """Cut a batch's rows into trimmed micro-batches as `update` says, of similar lengths, prompts together."""
+    if not sharing.on:
+        for micro in micro_batches(
+            batch, split_rows(batch, update.sequences_per_microbatch, update.tokens_per_microbatch)
+        ):
+            yield Chunk(micro.rows, micro.batch)
+        return
+    packs = share_prompts(batch, update, sharing)
+    for chosen in fill(packs, [pack_width(batch, pack) for pack in packs], update):
+        rows = np.array([row for pack in chosen for row in pack], dtype=np.int64)
+        ends = np.cumsum([len(pack) for pack in chosen]).tolist()
+        groups = [list(range(end - len(pack), end)) for end, pack in zip(ends, chosen, strict=True)]
+        (micro,) = micro_batches(batch, [rows])
+        yield Chunk(micro.rows, micro.batch, groups)
 
 
-def log_probs(
-    model: torch.nn.Module, micro: DataProto, temperature: float, entropy: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return log-probabilities and entropies (b, R') of a micro-batch."""
-    ids, mask, valid = (micro.batch[key] for key in FORWARD_KEYS)
-    return token_log_probs(model, ids, mask, valid.bool(), temperature, with_entropy=entropy)
+def share_prompts(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> list[list[int]]:
+    """Return the rows of each packed row, the widest first; a pack is never above the micro-batch limits."""
+    prompts, responses = token_lengths(batch)
+    members: dict[object, list[int]] = {}
+    for row, uid in enumerate(batch.non_tensor_batch["uid"]):
+        members.setdefault(uid, []).append(row)
+    packs = []
+    for rows in members.values():
+        mean = float(responses[rows].mean())
+        size = share_size(int(prompts[rows[0]]), mean, len(rows), sharing.tokens_per_square)
+        size = min(size, update.sequences_per_microbatch)
+        packs += [rows[start : start + size] for start in range(0, len(rows), size)]
+    if update.tokens_per_microbatch is not None:
+        packs = [part for pack in packs for part in _within(pack, prompts, responses, update.tokens_per_microbatch)]
+    widths = np.array([pack_width(batch, pack) for pack in packs])
+    return [packs[place] for place in longest_first(widths)]
+
+
+def pack_width(batch: DataProto, pack: list[int]) -> int:
+    """Return the tokens of a packed row."""
+    prompts, responses = token_lengths(batch.select_idxs(pack))
+    return int(prompts[0] + responses.sum())
+
+
+def fill(packs: list[list[int]], widths: list[int], update: UpdateConfig) -> Iterator[list[list[int]]]:
+    """Group packs into micro-batches under update.tokens_per_microbatch or update.sequences_per_microbatch."""
+    chosen: list[list[int]] = []
+    widest = 0
+    for pack, width in zip(packs, widths, strict=True):
+        if update.tokens_per_microbatch is not None:
+            full = (len(chosen) + 1) * max(widest, width) > update.tokens_per_microbatch
+        else:
+            full = sum(map(len, chosen)) + len(pack) > update.sequences_per_microbatch
+        if chosen and full:
+            yield chosen
+            chosen, widest = [], 0
+        chosen.append(pack)
+        widest = max(widest, width)
+    if chosen:
+        yield chosen
+
+
+def _within(pack: list[int], prompts: np.ndarray, responses: np.ndarray, budget: int) -> list[list[int]]:
+    """Cut a pack so that no part is wider than the token budget; a row above it was refused by the configuration."""
+    parts: list[list[int]] = [[]]
+    for row in pack:
+        width = int(prompts[pack[0]] + responses[parts[-1]].sum() + responses[row])
+        if parts[-1] and width > budget:
+            parts.append([])
+        parts[-1].append(row)
+    return parts
+
+
+def states(model: nn.Module, chunk: Chunk) -> Tensor:
+    """Return the hidden state before each valid response token of a micro-batch, (N, H)."""
+    tensors = chunk.batch.batch
+    arguments = (tensors["input_ids"], tensors["attention_mask"], tensors["response_mask"].bool())
+    return plain_states(model, *arguments) if chunk.groups is None else packed_states(model, *arguments, chunk.groups)
+
+
+def log_probs(model: nn.Module, chunk: Chunk, temperature: float, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    """Return log-probabilities and entropies (b, R') of a micro-batch, 0 where the mask is 0."""
+    valid = chunk.mask.bool()
+    targets = chunk.batch.batch["responses"][valid]
+    found = token_log_probs(model, states(model, chunk), targets, temperature, with_entropy=entropy)
+    return tuple(None if part is None else laid_out(part, valid) for part in found)  # type: ignore[return-value]
+
+
+def values(critic: Critic, chunk: Chunk) -> Tensor:
+    """Return the critic's values (b, R') of a micro-batch, 0 where the mask is 0."""
+    return laid_out(critic.values(states(critic, chunk)), chunk.mask.bool())
+
+
+def laid_out(found: Tensor, valid: Tensor) -> Tensor:
+    """Put N numbers at the valid positions of zeros (b, R'); differentiable."""
+    return found.new_zeros(valid.shape).masked_scatter(valid, found)
 
 
 def without_grad(
-    batch: DataProto, update: UpdateConfig, forward: Callable[[DataProto], tuple[Tensor, ...]]
+    batch: DataProto, update: UpdateConfig, sharing: Sharing, forward: Callable[[Chunk], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     """Apply `forward` to every micro-batch without gradients and return its results (B, R), rows in order."""
     rows, width = batch.batch["response_mask"].shape
     parts: list[list[tuple[np.ndarray, Tensor]]] = []
     with torch.no_grad():
-        for micro in micros(batch, update):
-            found = forward(micro.batch)
+        for chunk in micros(batch, update, sharing):
+            found = forward(chunk)
             parts = parts or [[] for _ in found]
-            for part, values in zip(parts, found, strict=True):
-                part.append((micro.rows, values))
+            for part, numbers in zip(parts, found, strict=True):
+                part.append((chunk.rows, numbers))
     return tuple(restore(part, rows, width) for part in parts)

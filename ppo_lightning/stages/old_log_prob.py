@@ -15,8 +15,9 @@ def old_log_prob(batch: DataProto, context: StepContext) -> None:
     Writes: old_log_probs (B, R); actor/entropy.
     """
     temperature = batch.meta_info["temperature"]
+    update, sharing = context.config.update, context.sharing
     found = without_grad(
-        batch, context.config.update, lambda micro: log_probs(context.actor, micro, temperature, entropy=True)
+        batch, update, sharing, lambda chunk: log_probs(context.actor, chunk, temperature, entropy=True)
     )
     batch.batch["old_log_probs"], batch.batch["entropys"] = found
     log_entropy(batch.batch.pop("entropys"), batch, context)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from ppo_lightning.algorithms.aggregation import LossCounts, count
 from ppo_lightning.metrics.values import MetricBook
-from ppo_lightning.parallel.micro_batches import MicroBatch
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import micros
+from ppo_lightning.stages.forward import Chunk, micros
 
 
 class Loss(Protocol):
@@ -25,7 +24,7 @@ class Loss(Protocol):
     def prepare(self, mini: DataProto) -> None:
         """See the whole mini-batch before its first backward."""
 
-    def __call__(self, micro: MicroBatch, counts: LossCounts, book: MetricBook) -> Tensor:
+    def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return the micro-batch's share of the mini-batch loss."""
 
 
@@ -44,7 +43,7 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
         loss.prepare(mini)
         book = MetricBook()
         counts = LossCounts(tokens, sequences, context.ranks.size)
-        for micro in micros(mini, context.config.update):
+        for micro in micros(mini, context.config.update, context.sharing):
             context.backward(loss(micro, counts, book))
         _step(context, loss, book)
         context.book.update(book)

@@ -14,5 +14,8 @@ def ref_log_prob(batch: DataProto, context: StepContext) -> None:
     reference, temperature = context.reference, batch.meta_info["temperature"]
     assert reference is not None, "ref_log_prob runs only with a reference"
     (batch.batch["ref_log_prob"],) = without_grad(
-        batch, context.config.update, lambda micro: log_probs(reference, micro, temperature, entropy=False)[:1]
+        batch,
+        context.config.update,
+        context.sharing,
+        lambda chunk: log_probs(reference, chunk, temperature, entropy=False)[:1],
     )

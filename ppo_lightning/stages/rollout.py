@@ -41,7 +41,7 @@ class Roller:
         heartbeat: called with (finished, all) as responses finish.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a rollout
+    def __init__(
         self,
         engine: Engine,
         tokenizer: Any,

@@ -1,8 +1,9 @@
 """Stage 6: the critic's values before this step's updates; only with an estimator that needs them."""
 
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages import forward
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import FORWARD_KEYS, without_grad
+from ppo_lightning.stages.forward import without_grad
 
 
 def values(batch: DataProto, context: StepContext) -> None:
@@ -14,8 +15,5 @@ def values(batch: DataProto, context: StepContext) -> None:
     critic = context.critic
     assert critic is not None, "values runs only with a critic"
 
-    def forward(micro: DataProto) -> tuple:
-        ids, mask, valid = (micro.batch[key] for key in FORWARD_KEYS)
-        return (critic.values(ids, mask, valid.bool()),)
-
-    (batch.batch["values"],) = without_grad(batch, context.config.update, forward)
+    update, sharing = context.config.update, context.sharing
+    (batch.batch["values"],) = without_grad(batch, update, sharing, lambda chunk: (forward.values(critic, chunk),))

@@ -164,6 +164,93 @@ def corrections():
     return keys, rows
 
 
+def small(old, new, advantages, mask, **options):
+    """Return an actor configuration, and the arguments of a policy loss, for a few tokens written by hand."""
+    settings = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1} | options
+    log_prob = torch.tensor(new, dtype=torch.float64).requires_grad_()
+    arguments = {
+        "old_log_prob": torch.tensor(old, dtype=torch.float64),
+        "log_prob": log_prob,
+        "advantages": torch.tensor(advantages, dtype=torch.float64),
+        "response_mask": torch.tensor(mask),
+        "config": ActorConfig(**settings),
+    }
+    return log_prob, arguments
+
+
+def loss_of(name, *tokens, mode="token-mean", info=None, **options):
+    log_prob, arguments = small(*tokens, **options)
+    arguments["config"].global_batch_info.update(info or {})
+    loss, metrics = core_algos.get_policy_loss_fn(name)(loss_agg_mode=mode, **arguments)
+    (gradient,) = torch.autograd.grad(loss, log_prob)
+    return loss.item(), gradient.flatten().tolist(), metrics
+
+
+def raises(error, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except error:
+        return 1.0
+    return 0.0
+
+
+def evidence():
+    """Return what verl does on the inputs that `test_difference_*` are about."""
+    nan = float("nan")
+    far = torch.tensor([[-3.0, 0.5, 12.0]], dtype=torch.float64, requires_grad=True)
+    k3 = core_algos.kl_penalty(far, torch.zeros(1, 3), "low_var_kl")
+    one = torch.tensor([[1.0, nan], [3.0, 5.0]])
+    kept = torch.tensor([[1, 0], [1, 1]])
+    nothing = torch.zeros_like(kept)
+    rows, band = [[-1.0, -1.0], [-1.0, -1.0]], {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
+    batch = {
+        "old_log_probs": torch.tensor([[1.0, 1.0], [1.0, 1.0]]),
+        "ref_log_prob": torch.zeros(2, 2),
+        "token_level_scores": torch.zeros(2, 2),
+        "response_mask": torch.tensor([[1, 1], [0, 0]]),
+    }
+    data = DataProto(batch=TensorDict(batch, batch_size=[2]))
+    penalised = ray_trainer.apply_kl_penalty(data, core_algos.FixedKLController(1.0), "kl")[1]
+    broken = core_algos.AdaptiveKLController(0.1, 0.1, 100)
+    broken.update(nan, 10)
+    correct = compute_rollout_correction_and_rejection_mask
+    half = torch.log(torch.tensor([[0.5, 0.5], [0.5, 0.5]], dtype=torch.float64))
+    with_empty = correct(half, half * 2, torch.tensor([[1, 1], [0, 0]]), rollout_is="token")[2]
+    rejecting = {"rollout_rs": "token_k2", "rollout_rs_threshold": "0.01"}
+    rejected = correct(half, half * 2, torch.tensor([[1, 1], [0, 0]]), **rejecting)[2]
+    far_off = correct(torch.tensor([[100.0]]), torch.zeros(1, 1), torch.ones(1, 1).long())[2]
+    nothing_left = {"rollout_is": "token", "rollout_is_threshold": "0.9_1.1"}
+    geo = ("geo_mean", rows, [[0.0, -1.0], [-1.0, -1.0]], [[1.0, 1.0], [1.0, 1.0]])
+    return {
+        "k3": [*k3[0].tolist(), *torch.autograd.grad(k3.sum(), far)[0][0].tolist()],
+        "nan_row_mean": core_algos.agg_loss(one, kept, "seq-mean-token-mean").item(),
+        "nan_gradient": loss_of("vanilla", rows, rows, [[1.0, nan], [1.0, 1.0]], kept.tolist())[1],
+        "empty": core_algos.agg_loss(kept.float(), nothing, "token-mean").item(),
+        "horizon": [
+            core_algos.agg_loss(torch.ones(1, width), torch.arange(width)[None] < 2, "seq-mean-token-sum-norm").item()
+            for width in (2, 4)
+        ],
+        "geo_empty_row": loss_of(*geo, [[1, 1], [0, 0]], **band)[0],
+        "geo_counts": [
+            loss_of(*geo, [[1, 1], [1, 1]], info={"dp_size": size, "global_batch_size": 4}, **band)[0]
+            for size in (1, 2)
+        ],
+        "geo_clipfrac": loss_of("geo_mean", [[0.0]], [[-1.0]], [[1.0]], [[1]], **band)[2]["actor/pg_clipfrac"],
+        "overflow": [loss_of(name, [[-800.0]], [[0.0]], [[-1.0]], [[1]], **band)[0] for name in ("clip_cov", "kl_cov")],
+        "reward_kl": penalised["actor/reward_kl_penalty"],
+        "clip_ratio": loss_of("vanilla", [[-1.0]], [[-1.0 + np.log(1.4)]], [[1.0]], [[1]], clip_ratio=0.5)[0],
+        "controller": broken.value,
+        "empty_row_metrics": [
+            with_empty[f"rollout_corr/{key}"]
+            for key in ("training_ppl", "chi2_seq", "rollout_is_seq_mean", "rollout_is_seq_min")
+        ],
+        "empty_row_rejected": rejected["rollout_corr/rollout_rs_seq_masked_fraction"],
+        "k3_kl": far_off["rollout_corr/k3_kl"],
+        "nothing_left": raises(ZeroDivisionError, correct, half, half * 2, kept, **nothing_left),
+        "no_tokens": raises(ValueError, correct, half, half * 2, nothing),
+    }
+
+
 def main():
     cases = [inputs.policy_case(seed) for seed in range(inputs.CASES)]
     full = [inputs.policy_case(seed, empty_rows=False) for seed in range(inputs.CASES)]
@@ -186,9 +273,10 @@ def main():
     keys, rows = corrections()
     arrays = {key: np.array(values) for key, values in golden.items()}
     arrays |= {f"correction_{number}": array for number, array in enumerate(rows)}
+    arrays |= {f"evidence_{key}": np.array(found) for key, found in evidence().items()}
     path = Path(__file__).parent / "golden" / "losses.npz"
     np.savez_compressed(path, digest=inputs.digest(), correction_keys=json.dumps(keys), **arrays)
-    print(path, path.stat().st_size, "bytes", {key: array.shape for key, array in arrays.items()})  # noqa: T201
+    print(path, path.stat().st_size, "bytes", evidence())  # noqa: T201
 
 
 if __name__ == "__main__":

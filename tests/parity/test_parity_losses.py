@@ -218,6 +218,7 @@ def compare_correction(numbers):
 
 ALGO = "core_algos.compute_policy_loss_"
 HOME = "policy_losses."
+DIFFERENCES: list[tuple[str, str, str, str]] = []  # in test_parity_losses_differences.py
 COMPARISONS = [
     ("aggregation.aggregate", "core_algos.agg_loss", compare_aggregate),
     (f"{HOME}ppo_clip.ppo_clip", f"{ALGO}vanilla", compare_loss("vanilla")),

@@ -1,1 +1,1 @@
-"""Policy losses: token losses before aggregation, one file each, listed in `ppo_lightning.algorithms`. Imports no torch."""
+"""Policy losses: token losses before aggregation, one file each, listed in `ppo_lightning.algorithms`."""

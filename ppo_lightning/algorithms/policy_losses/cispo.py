@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.ratio import keep, limited, log_ratio, weigh
+from ppo_lightning.algorithms.policy_losses.ratio import limited, log_ratio, weigh
 
 
 def cispo(
@@ -32,13 +32,14 @@ def cispo(
         The loss before aggregation and token numerators of actor/pg_clipfrac (ratio outside the band: here both sides
         are clipped for either sign of A), pg_clipfrac_lower (always 0) and ppo_kl.
     """
-    difference = limited(log_ratio(old_log_prob, log_prob, response_mask).detach())
+    difference = limited(log_ratio(old_log_prob, log_prob.detach(), response_mask))
     ratio = difference.exp()
     clipped = ratio.clamp(min=1 - clip_ratio_low, max=1 + clip_ratio_high)
-    loss = -clipped * keep(advantages, response_mask) * keep(log_prob, response_mask)
+    # A NaN of log_prob under the mask stays in the loss there, where aggregation does not look, and meets a factor 0.
+    loss = -clipped * weigh(advantages, rollout_is_weights, response_mask) * log_prob
     metrics = {
         "actor/pg_clipfrac": (ratio != clipped).to(loss.dtype),
         "actor/pg_clipfrac_lower": torch.zeros_like(ratio),
         "actor/ppo_kl": -difference,
     }
-    return weigh(loss, rollout_is_weights, response_mask), metrics
+    return loss, metrics

@@ -1,11 +1,11 @@
 """Clip-Cov: PPO's clip, and a few tokens of high covariance leave the loss so that the entropy lasts."""
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.covariance import covariance, draw
-from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, keep, limited, log_ratio, positive, weigh
+from ppo_lightning.algorithms.policy_losses.covariance import WHOLE, Scope, covariance, draw
+from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, clipped, limited, log_ratio, positive, weigh
 
 
 def selection(  # noqa: PLR0913 - the call that every selection shares, and five options by verl's names
@@ -13,8 +13,7 @@ def selection(  # noqa: PLR0913 - the call that every selection shares, and five
     log_prob: Float[Tensor, "B R"],
     advantages: Float[Tensor, "B R"],
     response_mask: Shaped[Tensor, "B R"],
-    rows: Int[Tensor, " B"] | None = None,
-    seed: int = 0,
+    scope: Scope = WHOLE,
     *,
     clip_ratio_low: float,
     clip_ratio_high: float,
@@ -24,16 +23,15 @@ def selection(  # noqa: PLR0913 - the call that every selection shares, and five
 ) -> Bool[Tensor, "B R"]:
     """Draw the tokens that leave the loss: a share of those whose covariance lies between two bounds.
 
-    Cui et al. 2025 (arXiv:2505.22617). Tokens that PPO's clip stops already are no candidates. All arguments are of
-    the whole mini-batch over all ranks; the draw is the same on every rank and for every order of the rows.
+    Cui et al. 2025 (arXiv:2505.22617). Tokens that PPO's clip stops already are no candidates. Tensors are of this
+    rank's rows of the mini-batch; means, share and draw are over all ranks.
 
     Args:
         old_log_prob: log-probabilities of the policy that the update starts from.
         log_prob: log-probabilities of the policy before the mini-batch's first backward.
         advantages: A.
         response_mask: nonzero where a token counts.
-        rows: ids of the rows that do not depend on their order; None: the order itself.
-        seed: of the draw; a different one for every mini-batch.
+        scope: the mini-batch over all ranks.
         clip_ratio_low: width of PPO's band below 1.
         clip_ratio_high: width of PPO's band above 1.
         clip_cov_ratio: share of the valid tokens drawn, at least one token.
@@ -46,12 +44,10 @@ def selection(  # noqa: PLR0913 - the call that every selection shares, and five
     positive(clip_cov_ratio, "actor.loss_options.clip_cov_ratio")
     with torch.no_grad():
         ratio = limited(log_ratio(old_log_prob, log_prob, response_mask)).exp()
-        _, clipped, _ = clip_by_sign(ratio, keep(advantages, response_mask), clip_ratio_low, clip_ratio_high)
-        value = covariance(advantages, log_prob, response_mask)
-        candidates = (value > clip_cov_lb) & (value < clip_cov_ub) & (clipped == 0)
-        number = max(int(clip_cov_ratio * response_mask.bool().sum().item()), 1)
-        ids = torch.arange(len(value), device=value.device) if rows is None else rows
-        return draw(candidates, number, ids, seed)
+        stopped = clipped(ratio, advantages, clip_ratio_low, clip_ratio_high)
+        value, tokens = covariance(advantages, log_prob, response_mask, scope)
+        candidates = (value > clip_cov_lb) & (value < clip_cov_ub) & ~stopped
+        return draw(candidates, max(int(clip_cov_ratio * tokens), 1), scope)
 
 
 def clip_cov(
@@ -81,7 +77,6 @@ def clip_cov(
         The loss before aggregation and token numerators of actor/pg_clipfrac (selected) and ppo_kl.
     """
     raw = log_ratio(old_log_prob, log_prob, response_mask)
-    kept = torch.where(selection, 0.0, keep(advantages, response_mask))
-    ratio, _, _ = clip_by_sign(limited(raw).exp(), kept, clip_ratio_low, clip_ratio_high)
-    metrics = {"actor/pg_clipfrac": selection.to(kept.dtype), "actor/ppo_kl": -raw.detach()}
-    return weigh(-kept * ratio, rollout_is_weights, response_mask), metrics
+    ratio = clip_by_sign(limited(raw).exp(), advantages, clip_ratio_low, clip_ratio_high)
+    metrics = {"actor/pg_clipfrac": selection.to(raw.dtype), "actor/ppo_kl": -raw.detach()}
+    return -weigh(advantages, rollout_is_weights, response_mask.bool() & ~selection) * ratio, metrics

@@ -41,8 +41,8 @@ def dppo_tv(
         r > c) and ppo_kl.
     """
     with torch.no_grad():
-        change = keep(log_prob, response_mask).exp() - keep(old_log_prob, response_mask).exp()
-        inside = torch.where(keep(advantages, response_mask) > 0, change <= clip_ratio_high, change >= -clip_ratio_low)
+        change = keep(log_prob.exp() - old_log_prob.exp(), response_mask)
+        inside = torch.where(advantages > 0, change <= clip_ratio_high, change >= -clip_ratio_low)
     return _truncated(old_log_prob, log_prob, advantages, response_mask, rollout_is_weights, inside, clip_ratio_c)
 
 
@@ -81,7 +81,7 @@ def dppo_kl(
         divergence = p_old * (old - new) + (1 - p_old) * torch.log((1 - p_old + EPSILON) / (1 - p + EPSILON))
         rise = (divergence <= clip_ratio_high) | (p <= p_old)
         fall = (divergence <= clip_ratio_low) | (p >= p_old)
-        inside = torch.where(keep(advantages, response_mask) > 0, rise, fall)
+        inside = torch.where(advantages > 0, rise, fall)
     return _truncated(old_log_prob, log_prob, advantages, response_mask, rollout_is_weights, inside, clip_ratio_c)
 
 
@@ -94,13 +94,14 @@ def _truncated(
     inside: Bool[Tensor, "b R"],
     ceiling: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    difference = limited(log_ratio(old_log_prob, log_prob, mask).detach())
+    difference = limited(log_ratio(old_log_prob, log_prob.detach(), mask))
     ratio = difference.exp()
     factor = torch.where(inside, ratio.clamp(max=ceiling), 0.0)
-    loss = -keep(advantages, mask) * factor * keep(log_prob, mask)
+    # A NaN of log_prob under the mask stays in the loss there, where aggregation does not look, and meets a factor 0.
+    loss = -factor * weigh(advantages, weights, mask) * log_prob
     metrics = {
         "actor/pg_clipfrac": (~inside).to(loss.dtype),
         "actor/pg_clipfrac_lower": ((ratio > ceiling) & inside).to(loss.dtype),
         "actor/ppo_kl": -difference,
     }
-    return weigh(loss, weights, mask), metrics
+    return loss, metrics

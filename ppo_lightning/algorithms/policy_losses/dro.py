@@ -33,6 +33,9 @@ def dro(
     """
     positive(dro_beta, "actor.loss_options.dro_beta")
     difference = log_ratio(old_log_prob, log_prob, response_mask)
-    gain = keep(log_prob, response_mask) * keep(advantages, response_mask)
-    loss = 0.5 * dro_beta * difference.square() - gain
-    return weigh(loss, rollout_is_weights, response_mask), {"actor/ppo_kl": -difference.detach()}
+    penalty = 0.5 * dro_beta * difference.square()
+    if rollout_is_weights is not None:
+        penalty = penalty * keep(rollout_is_weights, response_mask)
+    # A NaN of log_prob under the mask stays in the loss there, where aggregation does not look, and meets a factor 0.
+    loss = penalty - weigh(advantages, rollout_is_weights, response_mask) * log_prob
+    return loss, {"actor/ppo_kl": -difference.detach()}

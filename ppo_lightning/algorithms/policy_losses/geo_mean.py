@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.ratio import keep, limited, log_ratio
+from ppo_lightning.algorithms.policy_losses.ratio import LOG_RATIO_LIMIT, keep, log_ratio
 
 
 def geo_mean(
@@ -20,9 +20,9 @@ def geo_mean(
     """Return the row's `-mean(A) exp(mean of clipped log-ratios)` at each of its valid tokens.
 
     Zhao et al. 2025 (arXiv:2507.20673). Token log-ratios are bounded by `high` from above where A > 0 and by `-low`
-    from below where A < 0, then averaged over the row. It is meant for advantages that are constant in a row; others
-    are averaged. To be aggregated with seq-mean-token-mean, which makes it the mean over rows. Weights enter by their
-    geometric mean over the row.
+    from below where A < 0, then averaged over the row; the average is limited to 20 from above. It is meant for
+    advantages that are constant in a row; others are averaged. To be aggregated with seq-mean-token-mean, which makes
+    it the mean over rows. Weights enter by their geometric mean over the row.
 
     Args:
         old_log_prob: log-probabilities of the policy that the update starts from.
@@ -37,22 +37,22 @@ def geo_mean(
         The loss before aggregation and token numerators of actor/pg_clipfrac (bounded from above), pg_clipfrac_lower
         (bounded from below) and ppo_kl.
     """
-    raw = log_ratio(old_log_prob, log_prob, response_mask)
-    difference = limited(raw)
+    difference = log_ratio(old_log_prob, log_prob, response_mask)
     kept = keep(advantages, response_mask)
     tokens = response_mask.bool().sum(-1).clamp(min=1)
-    rising, falling = kept > 0, kept < 0
+    above = (kept > 0) & (difference.detach() > clip_ratio_high)
+    below = (kept < 0) & (difference.detach() < -clip_ratio_low)
     # With A = 0 the log-ratio counts as 0, as the sign of A in the paper's formula has it.
-    bounded = torch.where(rising, difference.clamp(max=clip_ratio_high), 0.0)
-    bounded = torch.where(falling, difference.clamp(min=-clip_ratio_low), bounded)
-    row = -kept.sum(-1) / tokens * (bounded.sum(-1) / tokens).exp()
+    free = (kept != 0) & ~above & ~below
+    fixed = above.to(kept.dtype) * clip_ratio_high - below.to(kept.dtype) * clip_ratio_low
+    bounded = torch.where(free, difference, fixed)
+    row = -kept.sum(-1) / tokens * (bounded.sum(-1) / tokens).clamp(max=LOG_RATIO_LIMIT).exp()
     if rollout_is_weights is not None:
         logs = torch.where(response_mask.bool(), rollout_is_weights + 1e-10, 1.0).log()
         row = row * (logs.sum(-1) / tokens).exp()
-    plain = difference.detach()
     metrics = {
-        "actor/pg_clipfrac": (rising & (plain > clip_ratio_high)).to(plain.dtype),
-        "actor/pg_clipfrac_lower": (falling & (plain < -clip_ratio_low)).to(plain.dtype),
-        "actor/ppo_kl": -raw.detach(),
+        "actor/pg_clipfrac": above.to(kept.dtype),
+        "actor/pg_clipfrac_lower": below.to(kept.dtype),
+        "actor/ppo_kl": -difference.detach(),
     }
     return keep(row.unsqueeze(-1).expand_as(kept), response_mask), metrics

@@ -3,7 +3,7 @@
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.ratio import keep, log_ratio, weigh
+from ppo_lightning.algorithms.policy_losses.ratio import log_ratio, weigh
 
 
 def gpg(
@@ -25,6 +25,7 @@ def gpg(
     Returns:
         The loss before aggregation and token numerators of actor/ppo_kl.
     """
-    loss = -keep(log_prob, response_mask) * keep(advantages, response_mask)
-    metrics = {"actor/ppo_kl": -log_ratio(old_log_prob, log_prob, response_mask).detach()}
-    return weigh(loss, rollout_is_weights, response_mask), metrics
+    # A NaN of log_prob under the mask stays in the loss there, where aggregation does not look, and meets a factor 0.
+    loss = -weigh(advantages, rollout_is_weights, response_mask) * log_prob
+    metrics = {"actor/ppo_kl": -log_ratio(old_log_prob, log_prob.detach(), response_mask)}
+    return loss, metrics

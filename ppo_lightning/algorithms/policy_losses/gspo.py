@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, keep, log_ratio, weigh
+from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, clipped, keep, log_ratio, weigh
 
 LOG_RATIO_LIMIT = 10.0
 
@@ -43,10 +43,10 @@ def gspo(
     row = plain.sum(-1, keepdim=True) / response_mask.bool().sum(-1, keepdim=True).clamp(min=1)
     ratio = (difference - plain + row).clamp(max=LOG_RATIO_LIMIT).exp()
     kept = keep(advantages, response_mask)
-    bounded, clipped, ceiled = clip_by_sign(ratio, kept, clip_ratio_low, clip_ratio_high)
+    bounded = clip_by_sign(ratio, kept, clip_ratio_low, clip_ratio_high)
     metrics = {
-        "actor/pg_clipfrac": clipped,
-        "actor/pg_clipfrac_lower": torch.zeros_like(ceiled),
+        "actor/pg_clipfrac": clipped(ratio, kept, clip_ratio_low, clip_ratio_high).to(kept.dtype),
+        "actor/pg_clipfrac_lower": torch.zeros_like(kept),
         "actor/ppo_kl": -plain,
     }
-    return weigh(-kept * bounded, rollout_is_weights, response_mask), metrics
+    return -weigh(advantages, rollout_is_weights, response_mask) * bounded, metrics

@@ -3,7 +3,7 @@
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, keep, limited, log_ratio, weigh
+from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, clipped, keep, limited, log_ratio, weigh
 from ppo_lightning.errors import ConfigError
 
 
@@ -43,10 +43,11 @@ def ppo_clip(
         raise ConfigError(f"actor.clip_ratio_c must be above 1 - got {clip_ratio_c} - 3.0 is usual")
     difference = limited(log_ratio(old_log_prob, log_prob, response_mask))
     kept = keep(advantages, response_mask)
-    ratio, clipped, ceiled = clip_by_sign(difference.exp(), kept, clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    ratio = difference.exp()
+    bounded = clip_by_sign(ratio, kept, clip_ratio_low, clip_ratio_high, clip_ratio_c)
     metrics = {
-        "actor/pg_clipfrac": clipped,
-        "actor/pg_clipfrac_lower": ceiled,
+        "actor/pg_clipfrac": clipped(ratio, kept, clip_ratio_low, clip_ratio_high).to(kept.dtype),
+        "actor/pg_clipfrac_lower": ((ratio > clip_ratio_c) & (kept < 0)).to(kept.dtype),
         "actor/ppo_kl": -difference.detach(),
     }
-    return weigh(-kept * ratio, rollout_is_weights, response_mask), metrics
+    return -weigh(advantages, rollout_is_weights, response_mask) * bounded, metrics

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.ratio import keep, limited, log_ratio, positive, weigh
+from ppo_lightning.algorithms.policy_losses.ratio import limited, log_ratio, positive, weigh
 
 
 def sapo(
@@ -38,9 +38,8 @@ def sapo(
     positive(tau_pos, "actor.loss_options.tau_pos")
     positive(tau_neg, "actor.loss_options.tau_neg")
     difference = limited(log_ratio(old_log_prob, log_prob, response_mask))
-    kept = keep(advantages, response_mask)
-    tau = torch.where(kept > 0, kept.new_tensor(tau_pos), kept.new_tensor(tau_neg))
+    tau = torch.where(advantages > 0, advantages.new_tensor(tau_pos), advantages.new_tensor(tau_neg))
     gate = torch.sigmoid(tau * (difference.exp() - 1)) * (4 / tau)
-    zero = torch.zeros_like(kept)
+    zero = torch.zeros_like(tau)
     metrics = {"actor/pg_clipfrac": zero, "actor/pg_clipfrac_lower": zero, "actor/ppo_kl": -difference.detach()}
-    return weigh(-gate * kept, rollout_is_weights, response_mask), metrics
+    return -gate * weigh(advantages, rollout_is_weights, response_mask), metrics

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.rollout_correction.ledger import AllReduce, Ledger, Measurements, identity
+from ppo_lightning.algorithms.masked import Reduce, identity
+from ppo_lightning.algorithms.rollout_correction.ledger import Ledger, Measurements
 from ppo_lightning.algorithms.rollout_correction.mismatch import measure_mismatch
 from ppo_lightning.algorithms.rollout_correction.rejection import reject
 from ppo_lightning.algorithms.rollout_correction.settings import Settings
@@ -36,7 +37,7 @@ def correct(
     rollout_log_prob: Float[Tensor, "B R"],
     response_mask: Shaped[Tensor, "B R"],
     settings: Settings,
-    all_reduce: AllReduce = identity,
+    all_reduce: Reduce = identity,
 ) -> Correction:
     """Compute weights, the new mask and the metrics of this rank's rows; batch-wide numbers are over all ranks.
 

@@ -8,14 +8,10 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-AllReduce = Callable[[Tensor], Tensor]
+from ppo_lightning.algorithms.masked import Reduce
+
 # (count, sum, sum of squares) -> (numerator, denominator)
 Derived = Callable[[float, float, float], tuple[float, float]]
-
-
-def identity(value: Tensor) -> Tensor:
-    """Return the sums of a single rank."""
-    return value
 
 
 @dataclass
@@ -47,13 +43,18 @@ class Ledger:
 
         Args:
             name: of the moments; also the prefix of the metrics.
-            values: any shape.
+            values: any shape; booleans count as 1 and 0.
             mask: of the same shape, nonzero where a value counts.
             keys: suffix of a metric -> how it follows from count, sum and sum of squares.
         """
         valid = mask.bool()
-        kept = torch.where(valid, values.detach(), 0.0).double().flatten()
-        self._moments[name] = torch.stack([valid.sum().double(), kept.sum(), kept.dot(kept)])
+        if values.dtype == torch.bool:
+            true = (values & valid).sum()
+            moments = [valid.sum(), true, true]
+        else:
+            kept = torch.where(valid, values.detach(), 0.0).double().flatten()
+            moments = [valid.sum(), kept.sum(), kept.dot(kept)]
+        self._moments[name] = torch.stack([moment.double() for moment in moments])
         self._derived += [(f"{name}{suffix}", name, how) for suffix, how in keys.items()]
 
     def derive(self, key: str, name: str, how: Derived) -> None:
@@ -71,7 +72,7 @@ class Ledger:
         if values.numel():
             self._extremes.append((key, torch.where(mask.bool(), values.detach(), -math.inf).amax().double()))
 
-    def finish(self, all_reduce: AllReduce, prefix: str) -> Measurements:
+    def finish(self, all_reduce: Reduce, prefix: str) -> Measurements:
         """Reduce everything and return the metrics, their keys with `prefix`."""
         reduced = all_reduce(torch.stack(list(self._moments.values()))).tolist()
         self._totals = dict(zip(self._moments, reduced, strict=True))

@@ -34,8 +34,9 @@ def reject(
 
 def _apply(ledger: Ledger, rule: Rule, exponent: Tensor, valid: Tensor) -> Bool[Tensor, "B R"]:
     token = _statistic(exponent, rule.kind)
-    rows = valid.any(-1)
-    row = _over_row(token, valid, rule.scope)
+    tokens = valid.sum(-1)
+    rows = tokens > 0
+    row = _over_row(token, tokens, rule.scope)
     value = token if rule.scope == "token" else row.unsqueeze(-1).expand_as(token)
     passed = value <= rule.upper
     if rule.lower is not None:
@@ -49,7 +50,7 @@ def _apply(ledger: Ledger, rule: Rule, exponent: Tensor, valid: Tensor) -> Bool[
     ledger.extremes(key, of, mask)
     _outside(ledger, key, of, mask, rule)
     if rule.lower is None:
-        ledger.add(f"{key}_fraction_low", torch.zeros_like(of), mask, **{"": mean})
+        ledger.add(f"{key}_fraction_low", torch.zeros_like(mask), mask, **{"": mean})
     ledger.add(f"{key}_seq", row, rows, _mean=mean, _std=sample_std)
     ledger.extremes(f"{key}_seq", row, rows)
     ledger.maximum(f"{key}_seq_max_deviation", row.abs(), rows)
@@ -66,22 +67,24 @@ def _statistic(exponent: Tensor, kind: str) -> Tensor:
     return exponent.exp() - 1 - exponent
 
 
-def _over_row(token: Tensor, valid: Tensor, scope: str) -> Float[Tensor, " B"]:
-    """Return the row's statistic; for token rules the row mean, which is only reported."""
+def _over_row(token: Tensor, tokens: Tensor, scope: str) -> Float[Tensor, " B"]:
+    """Return the row's statistic; for token rules the row mean, which is only reported.
+
+    Under the mask the exponent and with it every statistic is 0, and k2 and k3 are never negative.
+    """
     if scope == "seq_max":
-        # k2 and k3 are never negative and 0 under the mask, where the exponent is 0.
         return token.amax(-1)
-    total = keep(token, valid).sum(-1)
-    return total if scope == "seq_sum" else total / valid.sum(-1).clamp(min=1)
+    total = token.sum(-1)
+    return total if scope == "seq_sum" else total / tokens.clamp(min=1)
 
 
 def _outside(ledger: Ledger, key: str, values: Tensor, mask: Tensor, rule: Rule) -> None:
-    ledger.add(f"{key}_fraction_high", (values > rule.upper).to(torch.float32), mask, **{"": mean})
+    ledger.add(f"{key}_fraction_high", values > rule.upper, mask, **{"": mean})
     if rule.lower is not None:
-        ledger.add(f"{key}_fraction_low", (values < rule.lower).to(torch.float32), mask, **{"": mean})
+        ledger.add(f"{key}_fraction_low", values < rule.lower, mask, **{"": mean})
 
 
 def _rejected(ledger: Ledger, key: str, kept: Tensor, valid: Tensor) -> None:
     lost = valid & ~kept
-    ledger.add(f"{key}_masked_fraction", lost.to(torch.float32), valid, **{"": mean})
-    ledger.add(f"{key}_seq_masked_fraction", lost.any(-1).to(torch.float32), valid.any(-1), **{"": mean})
+    ledger.add(f"{key}_masked_fraction", lost, valid, **{"": mean})
+    ledger.add(f"{key}_seq_masked_fraction", lost.sum(-1) > 0, valid.sum(-1) > 0, **{"": mean})

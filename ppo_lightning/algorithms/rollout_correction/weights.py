@@ -63,9 +63,9 @@ def measure_weights(
     ledger.maximum("rollout_is_seq_max_deviation", (row_weights - 1).abs(), rows)
     _shares(ledger, "rollout_is_seq", raw.sum(-1) / tokens.clamp(min=1), rows, lower, settings.upper)
     if settings.lower is not None:
-        ledger.add("rollout_is_oob", ((raw < lower) | (raw > settings.upper)).to(raw.dtype), mask, _ratio=mean)
+        ledger.add("rollout_is_oob", (raw < lower) | (raw > settings.upper), mask, _ratio=mean)
 
 
 def _shares(ledger: Ledger, key: str, values: Tensor, mask: Tensor, lower: float, upper: float) -> None:
-    ledger.add(f"{key}_fraction_high", (values > upper).to(torch.float32), mask, **{"": mean})
-    ledger.add(f"{key}_fraction_low", (values < lower).to(torch.float32), mask, **{"": mean})
+    ledger.add(f"{key}_fraction_high", values > upper, mask, **{"": mean})
+    ledger.add(f"{key}_fraction_low", values < lower, mask, **{"": mean})
