@@ -121,7 +121,7 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
         load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if uses_reference(config) else None
     )
     if uses_reward_model(config):
-        from ppo_lightning.rewards.reward_model import build_reward_model
+        from ppo_lightning.rewards.batched import build_reward_model
 
         score_batch = build_reward_model(config, tokenizer)
     else:

@@ -1,7 +1,8 @@
 """Per-sample columns of a batch (`non_tensor_batch`): building, copying, selecting and comparing rows of objects."""
 
 import copy
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ ATOMIC = frozenset({str, int, float, bool, bytes, complex, type(None)})
 
 EXACT = frozenset({str, int, bool, bytes, type(None)})
 """Types for which `==` answers at once and no value differs from itself."""
+
+PLAIN = EXACT | {list, dict}
+"""Types whose objects are compared by one `==` first; arrays of one element inside them count as that element."""
 
 
 def as_column(values: np.ndarray | Sequence[Any]) -> np.ndarray:
@@ -28,33 +32,25 @@ def as_column(values: np.ndarray | Sequence[Any]) -> np.ndarray:
     return column
 
 
-def own(value: Any) -> Any:
-    """Return `value` with every mutable part copied; strings and numbers are returned as they are."""
+def copier(value: Any) -> Callable[[], Any] | None:
+    """Return a function that makes copies of `value` which share no mutable part, None if `value` cannot change.
+
+    What there is to copy is looked up once, however many copies are made.
+    """
     kind = type(value)
     if kind in ATOMIC:
-        return value
+        return None
+    if kind is list and ATOMIC.issuperset(map(type, value)):
+        return value.copy
+    if kind is dict and ATOMIC.issuperset(map(type, value.values())):
+        return value.copy
     if kind is list:
-        return value.copy() if ATOMIC.issuperset(map(type, value)) else [own(item) for item in value]
+        parts = [(item, copier(item)) for item in value]
+        return lambda: [item if make is None else make() for item, make in parts]
     if kind is dict:
-        if ATOMIC.issuperset(map(type, value.values())):
-            return value.copy()
-        return {key: own(item) for key, item in value.items()}
-    if isinstance(value, Tensor):
-        return value.clone()
-    return copy.deepcopy(value)
-
-
-def own_rows(column: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-    """Give `rows` (all if None) of an object column, changed in place, their own copy of what they hold."""
-    if column.dtype != object:
-        return column
-    for row in range(len(column)) if rows is None else rows.tolist():
-        if column.ndim == 1:
-            column[row] = own(column[row])
-            continue
-        for place in np.ndindex(column.shape[1:]):
-            column[row][place] = own(column[row][place])
-    return column
+        entries = [(key, item, copier(item)) for key, item in value.items()]
+        return lambda: {key: item if make is None else make() for key, item, make in entries}
+    return value.clone if isinstance(value, Tensor) else functools.partial(copy.deepcopy, value)
 
 
 def take(column: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -62,19 +58,33 @@ def take(column: np.ndarray, index: np.ndarray) -> np.ndarray:
     taken = column[index]
     if column.dtype != object:
         return taken
-    first = np.unique(index, return_index=True)[1]
-    if len(first) == len(index):
-        return taken
     again = np.ones(len(index), dtype=bool)
-    again[first] = False
-    return own_rows(taken, np.flatnonzero(again))
+    again[np.unique(index, return_index=True)[1]] = False
+    taken[again] = _copies(taken[again], 1)[0]
+    return taken
 
 
 def repeat(column: np.ndarray, times: int, interleave: bool) -> np.ndarray:
     """Repeat rows `a a b b` (interleave) or `a b a b`; every repeated row owns its objects."""
-    if interleave:
-        return own_rows(np.repeat(column, times, axis=0))
-    return own_rows(np.concatenate([column] * times))
+    if column.dtype != object:
+        return np.repeat(column, times, axis=0) if interleave else np.concatenate([column] * times)
+    copies = _copies(column, times)
+    return np.stack(copies, axis=1).reshape(-1, *column.shape[1:]) if interleave else np.concatenate(copies)
+
+
+def _copies(column: np.ndarray, times: int) -> list[np.ndarray]:
+    """Return `times` copies of an object column that share no mutable object with it or with each other."""
+    values = column.ravel().tolist()
+    makers = [copier(value) for value in values]
+    if not any(makers):
+        return [column.copy() for _ in range(times)]
+    pairs = list(zip(values, makers, strict=True))
+    return [
+        np.fromiter(
+            (value if make is None else make() for value, make in pairs), dtype=object, count=len(pairs)
+        ).reshape(column.shape)
+        for _ in range(times)
+    ]
 
 
 def deep_equal(left: Any, right: Any) -> bool:
@@ -109,14 +119,22 @@ def differing_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         if left.dtype.kind in "fcmM":
             same |= np.isnan(left) & np.isnan(right) if left.dtype.kind in "fc" else np.isnat(left) & np.isnat(right)
         return np.flatnonzero(~same.reshape(len(left), -1).all(axis=1))
-    return np.array(
-        [
-            row
-            for row, (one, other) in enumerate(zip(left.tolist(), right.tolist(), strict=True))
-            if one is not other and not deep_equal(one, other)
-        ],
-        dtype=np.int64,
-    )
+    ours, theirs = left.tolist(), right.tolist()
+    differs = [
+        not (one is other or _plainly_equal(one, other) or deep_equal(one, other))
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+    return np.flatnonzero(differs)
+
+
+def _plainly_equal(left: Any, right: Any) -> bool:
+    """Tell quickly, by one `==`, that two plain objects are equal; False only means that it takes a closer look."""
+    if type(left) not in PLAIN or type(right) is not type(left):
+        return False
+    try:
+        return bool(left == right)
+    except (ValueError, RuntimeError):  # an array inside: its truth value is ambiguous
+        return False
 
 
 def tensors_equal(left: Tensor, right: Tensor) -> bool:

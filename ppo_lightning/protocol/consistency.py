@@ -1,6 +1,6 @@
 """What every batch must satisfy, checked on construction and around every operation."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tensordict import TensorDict
@@ -25,8 +25,7 @@ def check_layers(batch: TensorDict | None, columns: dict[str, np.ndarray], meta_
         DataError: not exactly one batch dim, a value that is no tensor, a column that is no array or whose first
             axis is not B, or a key that is in both row layers.
     """
-    if batch is not None:
-        _check_tensors(batch)
+    tensors = {} if batch is None else _checked_tensors(batch)
     rows = rows_of(batch, columns)
     for key, column in columns.items():
         if not isinstance(column, np.ndarray):
@@ -38,17 +37,19 @@ def check_layers(batch: TensorDict | None, columns: dict[str, np.ndarray], meta_
             raise DataError(
                 f"non_tensor_batch[{key!r}] must have as many rows as the batch ({rows}), got shape {column.shape}"
             )
-        if batch is not None and key in batch.keys():  # noqa: SIM118 - iterating a TensorDict yields rows
+        if key in tensors:
             raise DataError(f"key {key!r} is both in batch and in non_tensor_batch: rename or pop one of them")
     if not isinstance(meta_info, dict):
         raise DataError(f"meta_info must be a dict, got {type(meta_info).__name__}")
 
 
-def _check_tensors(batch: TensorDict) -> None:
+def _checked_tensors(batch: TensorDict) -> dict[str, Tensor]:
     if len(batch.batch_size) != 1:
         raise DataError(f"batch must have exactly one batch dim, got batch_size {tuple(batch.batch_size)}")
-    for key, value in batch.items():
+    tensors = cast(dict[str, Tensor], dict(batch.items()))
+    for key, value in tensors.items():
         if not isinstance(value, Tensor):
             raise DataError(
-                f"batch[{key!r}] must be a tensor, got {type(value).__name__}: objects go into non_tensor_batch"
+                f"batch[{key!r}] must be a tensor, got {type(value).__name__}: put objects into non_tensor_batch"
             )
+    return tensors

@@ -3,10 +3,8 @@
 Legend: B rows; tensors (B, ...) in `batch`, columns of B objects in `non_tensor_batch`, per-step values in `meta_info`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self, cast, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, overload
 
 import numpy as np
 import torch
@@ -14,77 +12,19 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ppo_lightning.errors import DataError
-from ppo_lightning.protocol import columns, storage, union
-from ppo_lightning.protocol.consistency import check_layers, rows_of
+from ppo_lightning.protocol import columns, union
+from ppo_lightning.protocol.layers import Layers
 from ppo_lightning.protocol.rows import DataProtoItem, Index, as_indices, repeat_tensor
 
 
-@dataclass
-class DataProto:
-    """A batch in three layers; every operation checks that they belong together.
+class DataProto(Layers):
+    """A batch in three layers, with operators that act on both row layers alike.
 
-    Attributes:
-        batch: Per-token and per-sequence tensors, exactly one batch dim; None if there are none.
-        non_tensor_batch: Per-sample objects, each column a numpy array whose first axis is B.
-        meta_info: Per-step values. Operations on rows hand on this very dict, they never copy or change it.
+    Every operation checks that the layers belong together. Operations on rows hand on the very `meta_info` they got.
 
     Raises:
         DataError: the layers do not belong together, on construction and in every operation.
     """
-
-    batch: TensorDict | None = None
-    non_tensor_batch: dict[str, np.ndarray] = field(default_factory=dict)
-    meta_info: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.check_consistency()
-
-    # ---- building and looking -----------------------------------------------------------------------------------
-
-    @classmethod
-    def from_dict(
-        cls,
-        tensors: dict[str, Tensor] | None = None,
-        non_tensors: Mapping[str, np.ndarray | Sequence[Any]] | None = None,
-        meta_info: dict[str, Any] | None = None,
-    ) -> Self:
-        """Build a batch from tensors (B, ...), columns (arrays, or sequences of B objects) and per-step values.
-
-        Raises:
-            DataError: first axes differ.
-        """
-        batch = None
-        if tensors:
-            sizes = {key: tuple(value.shape[:1]) for key, value in tensors.items()}
-            if len(set(sizes.values())) != 1 or () in sizes.values():
-                raise DataError(f"all tensors must have the same first axis, got {sizes}")
-            batch = TensorDict(dict(tensors), batch_size=next(iter(sizes.values())))
-        made = {key: columns.as_column(value) for key, value in (non_tensors or {}).items()}
-        return cls(batch, made, {} if meta_info is None else meta_info)
-
-    @classmethod
-    def from_single_dict(cls, data: dict[str, Tensor | np.ndarray], meta_info: dict[str, Any] | None = None) -> Self:
-        """Build a batch from one dict, sorting tensors and arrays into their layers.
-
-        Raises:
-            DataError: a value is neither a tensor nor an array.
-        """
-        for key, value in data.items():
-            if not isinstance(value, Tensor | np.ndarray):
-                raise DataError(f"{key!r} must be a tensor or a numpy array, got {type(value).__name__}")
-        tensors = {key: value for key, value in data.items() if isinstance(value, Tensor)}
-        arrays = {key: value for key, value in data.items() if isinstance(value, np.ndarray)}
-        return cls.from_dict(tensors, arrays, meta_info)
-
-    def check_consistency(self) -> None:
-        """Raise DataError unless the three layers belong together."""
-        check_layers(self.batch, self.non_tensor_batch, self.meta_info)
-
-    def __len__(self) -> int:
-        return rows_of(self.batch, self.non_tensor_batch)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.row_keys()
 
     @overload
     def __getitem__(self, index: int) -> DataProtoItem: ...
@@ -116,7 +56,8 @@ class DataProto:
         self.check_consistency()
         batch = None
         if self.batch is not None or batch_keys:
-            batch = TensorDict(_chosen(self.tensors(), batch_keys, "batch"), batch_size=[len(self)])
+            kept = _chosen(self.tensors(), batch_keys, "batch")
+            batch = None if self.batch is None else self.batch.select(*kept)
         return DataProto(
             batch,
             _chosen(self.non_tensor_batch, non_tensor_batch_keys, "non_tensor_batch"),
@@ -165,14 +106,6 @@ class DataProto:
                 {names[key]: value for key, value in columns_.items()},
             )
         )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensor layer as a plain dict."""
-        return {} if self.batch is None else cast(dict[str, Tensor], dict(self.batch.items()))
-
-    def row_keys(self) -> list[str]:
-        """Return the keys of both row layers."""
-        return [*self.tensors(), *self.non_tensor_batch]
 
     # ---- choosing rows ------------------------------------------------------------------------------------------
 
@@ -231,14 +164,23 @@ class DataProto:
                 f"the number of rows must be divisible by the number of chunks, got {len(self)} rows, {chunks} chunks: "
                 "pad the batch with padding.pad_to_divisor"
             )
-        size = len(self) // chunks
-        return [self.slice(place * size, (place + 1) * size) for place in range(chunks)]
+        return self.split(len(self) // chunks) if len(self) else [self.slice() for _ in range(chunks)]
 
     def split(self, split_size: int) -> list["DataProto"]:
         """Cut the batch into parts of `split_size` rows; the last may be shorter."""
         if split_size < 1:
             raise DataError(f"split_size must be at least 1, got {split_size}")
-        return [self.slice(start, start + split_size) for start in range(0, len(self), split_size)]
+        self.check_consistency()
+        starts = range(0, len(self), split_size)
+        batches = [None] * len(starts) if self.batch is None or not len(self) else self.batch.split(split_size)
+        return [
+            DataProto(
+                batch,
+                {key: column[start : start + split_size] for key, column in self.non_tensor_batch.items()},
+                self.meta_info,
+            )
+            for start, batch in zip(starts, batches, strict=True)
+        ]
 
     def minibatches(self, size: int, seed: int | None = None) -> Iterator["DataProto"]:
         """Yield mini-batches of `size` rows: in order, or, with a seed, of rows drawn without replacement.
@@ -314,13 +256,7 @@ class DataProto:
         made = {key: np.concatenate([part.non_tensor_batch[key] for part in data]) for key in first.non_tensor_batch}
         return DataProto(batch, made, meta_info)
 
-    def become(self, other: "DataProto") -> Self:
-        """Replace all three layers by those of `other`, in place, so that every holder sees them; return this batch."""
-        other.check_consistency()
-        self.batch, self.non_tensor_batch, self.meta_info = other.batch, other.non_tensor_batch, other.meta_info
-        return self
-
-    # ---- shape, device, file ------------------------------------------------------------------------------------
+    # ---- shape --------------------------------------------------------------------------------------------------
 
     def fold(self, size: int) -> "DataProto":
         """Turn B rows into `size` rows of B / size consecutive ones: (B, ...) becomes (size, B / size, ...)."""
@@ -349,24 +285,6 @@ class DataProto:
             lambda tensor: tensor.reshape(outer * inner, *tensor.shape[2:]),
             lambda column: column.reshape(outer * inner, *column.shape[2:]),
         )
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """Move the tensors to `device`, in place, and return this batch."""
-        self.check_consistency()
-        if self.batch is not None:
-            moved = {key: value.to(device, non_blocking=non_blocking) for key, value in self.tensors().items()}
-            self.batch = TensorDict(moved, batch_size=[len(self)])
-        return self
-
-    def save(self, path: str | Path) -> None:
-        """Write the batch into one safetensors file (objects as JSON), without pickle; see `storage.save`."""
-        self.check_consistency()
-        storage.save(Path(path), self.batch, self.non_tensor_batch, self.meta_info)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a batch that `save` wrote, onto the CPU."""
-        return cls(*storage.load(Path(path)))
 
     def _mapped(
         self,

@@ -5,7 +5,6 @@ Legend: B rows, P prompt width, R response width, S = P + R.
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +32,8 @@ def pad_to_divisor(batch: DataProto, divisor: int) -> tuple[DataProto, int]:
     pad_size = -rows % divisor
     padded = batch.select()
     if pad_size:
-        padded = batch.select_idxs(np.concatenate([np.arange(rows), np.arange(pad_size) % rows]))
+        head = batch.slice(0, pad_size)
+        padded = DataProto.concat([batch, head.repeat(-(-pad_size // len(head)), interleave=False).slice(0, pad_size)])
     tensors = padded.tensors()
     if MARKER not in tensors:
         device = next(iter(tensors.values())).device if tensors else None

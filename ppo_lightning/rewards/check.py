@@ -204,12 +204,14 @@ def self_test(pool: RewardPool, golds: Sequence[Gold], rows: int = SELF_TEST_ROW
     """Check a few gold answers, spread over the data, before training; return lines to show.
 
     Raises:
-        RewardError: a function cannot be loaded, a sample fails, or a built-in scorer misses a gold answer. (How the gold
-            answer of a function of your own is written is not known: there a missed one is only said.)
+        RewardError: a function cannot be loaded, a sample fails, or a built-in scorer misses a gold answer. How a
+            function of your own wants its answers written is not known: there a miss is only said.
     """
     from ppo_lightning.rewards import check_text
 
     lines = pool.start()
+    for source in {gold.data_source for gold in golds}:
+        scorer_name(pool.config, source)
     picked = golds[:: max(1, len(golds) // rows)][:rows]
     report = check_gold(pool, picked)
     own = any(scorer_name(pool.config, gold.data_source) not in GOLD_FORMS for gold in picked)

@@ -46,7 +46,7 @@ def substitute(config: RewardConfig) -> float | None:
 def settle(scored: Sequence[Scored], config: RewardConfig) -> Verdict:
     """Apply the policy to a step's outcomes.
 
-    `stop` ends the run when more than reward.max_error_share of the samples failed and drops the failed ones below that.
+    `stop` ends the run when more than reward.max_error_share of the samples failed; up to that it drops them.
     `drop` and `score:x` go on whatever the share - unless every single sample failed: nothing is left to train on.
 
     Raises:
