@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ppo_lightning.metrics.entries import row_sum
 from ppo_lightning.metrics.moments import ExplainedVarianceValue
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
@@ -50,7 +51,7 @@ def data_metrics(
     prompt, response = lengths(batch)
     given = response > 0
     for key, field in (("critic/score", "token_level_scores"), ("critic/rewards", "token_level_rewards")):
-        book.spread(key, tensors[field].double().sum(-1), given)
+        book.spread(key, row_sum(tensors[field]), given)
     mask = tensors["response_mask"].bool()
     for field in ("advantages", "returns", "values") if use_critic else ("advantages", "returns"):
         book.spread(f"critic/{field}", tensors[field], mask)

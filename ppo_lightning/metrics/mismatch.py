@@ -23,7 +23,7 @@ def mismatch_metrics(batch: DataProto, book: MetricBook) -> None:
     """
     tensors = without_padding(batch).tensors()
     mask = tensors["response_mask"].bool()
-    engine, trainer = (tensors[field].double().exp() for field in ("rollout_log_probs", "old_log_probs"))
+    engine, trainer = (tensors[field].float().exp() for field in ("rollout_log_probs", "old_log_probs"))
     diff = (trainer - engine).abs()
     book.max(f"{PREFIX}_valid", mask.any().double())
     book.max(f"{PREFIX}_max", diff, mask)

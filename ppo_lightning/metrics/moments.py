@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ppo_lightning.metrics.entries import Entries
 from ppo_lightning.metrics.reductions import Row, Value, as_double
 
 EXPLAINED_VARIANCE_EPS = 1e-5
+CHUNK = 1 << 16  # entries that are turned into float64 at once: they fit into a cache
 
 
 class MomentsValue(Value):
@@ -24,14 +26,14 @@ class MomentsValue(Value):
     def row(cls, *data: Any) -> Row:
         """Return the row of `(x, y, mask)`: the entries of two equally shaped tensors where `mask` is true."""
         x, y, mask = data
-        kept = mask.bool()
-        count = kept.sum().double()
-        weight = count.clamp(min=1.0)
-        x, y = (torch.where(kept, as_double(values), 0.0) for values in (x, y))
-        bad = (~(x.isfinite() & y.isfinite())).sum().double()
-        mean_x, mean_y = x.sum() / weight, y.sum() / weight
-        x, y = torch.where(kept, x - mean_x, 0.0), torch.where(kept, y - mean_y, 0.0)
-        return torch.stack([mean_x, mean_y, (x * x).sum(), (x * y).sum(), (y * y).sum(), count, bad])
+        picked = [Entries(values, mask).array for values in (x, y)]
+        if picked[0] is None or picked[1] is None:
+            return moments(as_double(x), as_double(y), mask.bool())
+        pieces = [torch.from_numpy(array).split(CHUNK) for array in picked]
+        rows = [
+            moments(a.double(), b.double(), torch.ones_like(a, dtype=torch.bool)) for a, b in zip(*pieces, strict=True)
+        ]
+        return cls.merge(torch.stack(rows)) if rows else cls.initial
 
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
@@ -43,6 +45,17 @@ class MomentsValue(Value):
         dx, dy = mean_x - middle_x, mean_y - middle_y
         sums = [(xx + count * dx * dx).sum(), (xy + count * dx * dy).sum(), (yy + count * dy * dy).sum()]
         return torch.stack([middle_x, middle_y, *sums, total, bad.sum()])
+
+
+def moments(x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
+    """Return the row of float64 pairs where `kept`; what is not kept is never read."""
+    count = kept.count_nonzero().double()
+    weight = count.clamp(min=1.0)
+    x, y = torch.where(kept, x, 0.0), torch.where(kept, y, 0.0)
+    bad = (~(x.isfinite() & y.isfinite())).count_nonzero().double()
+    mean_x, mean_y = x.sum() / weight, y.sum() / weight
+    x, y = torch.where(kept, x - mean_x, 0.0), torch.where(kept, y - mean_y, 0.0)
+    return torch.stack([mean_x, mean_y, (x * x).sum(), (x * y).sum(), (y * y).sum(), count, bad])
 
 
 class StdValue(MomentsValue):
@@ -83,7 +96,7 @@ class ExplainedVarianceValue(MomentsValue):
     def row(cls, *data: Any) -> Row:
         """Return the row of `(returns, values, mask)`."""
         returns, values, mask = data
-        return super().row(returns, as_double(returns) - as_double(values), mask)
+        return super().row(returns, returns - values, mask)
 
     @classmethod
     def finish(cls, row: list[float]) -> float | None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-Scalar = Tensor | float | int
+from ppo_lightning.metrics.entries import Entries, Scalar
+
 Row = Tensor | tuple[float, ...]
 
 
@@ -46,16 +47,6 @@ def stack_rows(rows: Sequence[Row]) -> Tensor:
 def nonfinite(value: Scalar) -> Scalar:
     """Return how many entries of the value are NaN or infinite."""
     return (~value.isfinite()).sum() if isinstance(value, Tensor) else float(not math.isfinite(value))
-
-
-def nonfinite_kept(values: Tensor, kept: Tensor, probe: Tensor) -> Scalar:
-    """Count the NaN and infinite entries where `kept`; a finite `probe` (their sum or extreme) says there are none.
-
-    Only a CPU looks at the probe: an accelerator counts faster than it waits.
-    """
-    if probe.device.type == "cpu" and math.isfinite(probe):
-        return 0.0
-    return (kept & ~values.isfinite()).sum()
 
 
 class Value(Metric):
@@ -125,11 +116,10 @@ class MeanValue(Value):
         return as_row(total, count, nonfinite(total))
 
     @classmethod
-    def masked_row(cls, values: Tensor, mask: Tensor) -> Row:
-        """Return the row of the entries of `values` where `mask` (same shape) is true; the others are never read."""
-        kept, values = mask.bool(), values.detach()
-        total = torch.where(kept, values, 0).sum(dtype=torch.float64)
-        return as_row(total, kept.sum(), nonfinite_kept(values, kept, total))
+    def entries_row(cls, entries: Entries) -> Row:
+        """Return the row of the entries of a tensor."""
+        total = entries.total()
+        return as_row(total, entries.count(), entries.nonfinite(total))
 
     @classmethod
     def finish(cls, row: list[float]) -> float:
@@ -146,7 +136,10 @@ class SumValue(Value):
     @classmethod
     def row(cls, value: Scalar) -> Row:
         """Return the row of one number or of every entry of a tensor."""
-        return as_row(as_double(value).sum() if isinstance(value, Tensor) else value, 1.0, nonfinite(value))
+        if not isinstance(value, Tensor):
+            return as_row(value, 1.0, nonfinite(value))
+        total = (entries := Entries(value)).total()
+        return as_row(total, 1.0, entries.nonfinite(total))
 
     @classmethod
     def finish(cls, row: list[float]) -> float:
@@ -165,10 +158,13 @@ class MaxValue(Value):
         """Return the row of one number, or of the entries of a tensor where `mask` (same shape) is true; maybe none."""
         if not isinstance(values, Tensor):
             return as_row(values, 1.0, nonfinite(values))
-        kept = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.bool()
-        values = values.detach() if values.is_floating_point() else as_double(values)
-        extreme = torch.where(kept, values, -math.inf).amax() if values.numel() else as_double(-math.inf)
-        return as_row(extreme, kept.sum(), nonfinite_kept(values, kept, extreme))
+        return cls.entries_row(Entries(values, mask))
+
+    @classmethod
+    def entries_row(cls, entries: Entries) -> Row:
+        """Return the row of the entries of a tensor; an infinity on the far side of other values is not counted."""
+        extreme = entries.largest()
+        return as_row(extreme, entries.count(), entries.nonfinite(extreme))
 
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
@@ -189,7 +185,13 @@ class MinValue(MaxValue):
     @classmethod
     def row(cls, values: Scalar, mask: Tensor | None = None) -> Row:
         """Return the row of one number, or of the entries of a tensor where `mask` (same shape) is true; maybe none."""
-        return super().row(-values, mask)
+        return super().row(-values, mask) if not isinstance(values, Tensor) else super().row(values, mask)
+
+    @classmethod
+    def entries_row(cls, entries: Entries) -> Row:
+        """Return the row of the entries of a tensor."""
+        extreme = entries.smallest()
+        return as_row(-extreme, entries.count(), entries.nonfinite(extreme))
 
     @classmethod
     def finish(cls, row: list[float]) -> float:

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ppo_lightning.metrics.entries import Entries, Scalar
 from ppo_lightning.metrics.reductions import (
     LossValue,
     MaxValue,
     MeanValue,
     MinValue,
     Row,
-    Scalar,
     SumValue,
     Value,
     common_device,
@@ -53,7 +53,7 @@ class MetricBook:
 
     def masked_mean(self, key: str, values: Tensor, mask: Tensor) -> None:
         """Add the entries of `values` where `mask` (same shape) is true to a MEAN."""
-        self.add(key, MeanValue, MeanValue.masked_row(values, mask))
+        self.add(key, MeanValue, MeanValue.entries_row(Entries(values, mask)))
 
     def sum(self, key: str, value: Scalar) -> None:
         """Add a number or all entries of a tensor to a SUM."""
@@ -77,10 +77,9 @@ class MetricBook:
 
     def spread(self, key: str, values: Tensor, mask: Tensor | None = None) -> None:
         """Write `key`/mean, /max and /min of the entries of `values` where `mask` (same shape; None: all) is true."""
-        mask = torch.ones_like(values, dtype=torch.bool) if mask is None else mask
-        self.masked_mean(f"{key}/mean", values, mask)
-        self.max(f"{key}/max", values, mask)
-        self.min(f"{key}/min", values, mask)
+        entries = Entries(values, mask)
+        for name, kind in (("mean", MeanValue), ("max", MaxValue), ("min", MinValue)):
+            self.add(f"{key}/{name}", kind, kind.entries_row(entries))
 
     def update(self, other: "MetricBook") -> None:
         """Join another book of this rank: of another stage, or of the next mini-batch."""
