@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,21 +48,21 @@ def quiet() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def fit(loaded: Loaded, resume: str = "never") -> int:
+def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] = ()) -> int:
     """Run a configuration to its end; returns the exit code (0, or 143 after SIGTERM).
+
+    Args:
+        loaded: what to run.
+        resume: `never`, `auto` (the newest whole checkpoint of the run directory) or the path of a checkpoint.
+        callbacks: Lightning callbacks of your own; they run after ours, and before what follows a step.
 
     Raises:
         PPOLightningError: something that the user must change; nothing was lost.
     """
     config = loaded.config
-    run_dir = RunDir(config.output_dir, config.name)
+    run_dir = RunDir(config.output_dir, config.name) if resume != "never" else RunDir.fresh(config.output_dir, config.name)
     store = CheckpointStore(run_dir.checkpoints, config.checkpoint)
     start = store.find(resume)
-    if start is None and (run_dir.path / CONFIG).exists() and store.complete():
-        raise ConfigError(
-            f"{run_dir.path} already holds a run with checkpoints: go on with --resume auto, choose another name=..., "
-            "or remove the directory"
-        )
     L.seed_everything(config.seed, verbose=False)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
@@ -78,7 +79,7 @@ def fit(loaded: Loaded, resume: str = "never") -> int:
     sinks = build_sinks(config, run_dir, store)
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation)
     rollouts = build_rollouts(config, tokenizer, module, view)
-    trainer = build_trainer(config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics])
+    trainer = build_trainer(config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics, *callbacks])
     trainer.callbacks.append(ScheduleCallback(metrics, store, data, stop))
     _banner(view, config, run_dir, module, data)
     try:
@@ -121,7 +122,7 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
         load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if uses_reference(config) else None
     )
     if uses_reward_model(config):
-        from ppo_lightning.rewards.reward_model import build_reward_model
+        from ppo_lightning.rewards.batched import build_reward_model
 
         score_batch = build_reward_model(config, tokenizer)
     else:

@@ -17,7 +17,7 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    inside = shipped("recipes") / (path.name if path.suffix else f"{path.name}.yaml")
+    inside = shipped("recipes") / (path.name if path.suffix == ".yaml" else f"{path.name}.yaml")
     if inside.is_file() and len(path.parts) <= 2:
         return inside
     names = sorted(p.stem for p in shipped("recipes").glob("*.yaml"))

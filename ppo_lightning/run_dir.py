@@ -18,6 +18,15 @@ class RunDir:
             raise ConfigError(f"name={name!r} must be a plain folder name: letters, digits, '.', '_' and '-'")
         self.path = Path(output_dir) / name
 
+    @classmethod
+    def fresh(cls, output_dir: str, name: str) -> "RunDir":
+        """Return the first of name, name-2, name-3, ... that holds no run yet: an earlier run is never written over."""
+        found, number = cls(output_dir, name), 1
+        while (found.path / CONFIG).exists():
+            number += 1
+            found = cls(output_dir, f"{name}-{number}")
+        return found
+
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""

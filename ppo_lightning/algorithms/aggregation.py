@@ -21,8 +21,8 @@ class LossCounts:
         dp_size: ranks whose gradients are averaged afterwards.
     """
 
-    tokens: float
-    sequences: float
+    tokens: float | int
+    sequences: float | int
     dp_size: int = 1
 
 
@@ -37,7 +37,7 @@ def aggregate(
     mask: Shaped[Tensor, "b R"],
     mode: str,
     counts: LossCounts,
-    horizon: float | None = None,
+    horizon: float | int | None = None,
 ) -> Float[Tensor, ""]:
     """Reduce the token losses of one micro-batch to its share of the mini-batch loss.
 
@@ -76,5 +76,5 @@ def aggregate(
     return rows.sum() * scale
 
 
-def _scale(total: float, dp_size: int) -> float:
+def _scale(total: float | int, dp_size: int) -> float:
     return dp_size / total if total > 0 else 0.0

@@ -8,7 +8,7 @@ which sums a float64 tensor over the data-parallel ranks; on one rank it is the 
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Float64, Shaped
 from torch import Tensor
 
 Reduce = Callable[[Tensor], Tensor]
@@ -54,17 +54,33 @@ def _centre(
     variance of nearly equal values does not drown in the square of their mean.
     """
     kept = mask.bool()
-    total = torch.where(kept, values, 0.0).sum(-1).double().sum()
-    count, total = all_reduce(torch.stack([kept.float().sum(-1).double().sum(), total]))
+    selected = torch.where(kept, values, 0.0)
+    count, total = all_reduce(torch.stack([token_counts(mask).sum(), selected.sum(-1).double().sum()]))
     mean = total / count.clamp(min=1)
-    centred = torch.where(kept, values - mean.to(values.dtype), 0.0)
-    rest, squares = all_reduce(torch.stack([centred.sum(-1).double().sum(), centred.square().sum(-1).double().sum()]))
+    centred = torch.where(kept, selected.sub_(mean.to(values.dtype)), 0.0)
+    squares = torch.linalg.vector_norm(centred, dim=-1).double().square().sum()
+    rest, squares = all_reduce(torch.stack([centred.sum(-1).double().sum(), squares]))
     rest = rest / count.clamp(min=1)
-    variance = (squares - count * rest.square()).clamp(min=0) / (count - 1).clamp(min=1)
-    rounding = (RESOLUTION * mean).square()
-    return centred, rest, torch.where(variance <= rounding, 0.0, variance)
+    return centred, rest, _variance(squares - count * rest.square(), count, mean)
 
 
+def _variance(squares: Float[Tensor, ""], count: Float[Tensor, ""], mean: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """Return the sample variance from the sum of squares about the mean; 0 if it is no more than rounding."""
+    variance = squares.clamp(min=0) / (count - 1).clamp(min=1)
+    return torch.where(variance <= (RESOLUTION * mean).square(), 0.0, variance)
+
+
+def _scale(variance: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    return torch.where(variance > 0, torch.rsqrt(variance + VARIANCE_EPSILON), 0.0)
+
+
+def token_counts(mask: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
+    """Count the kept entries along the last dimension."""
+    # PyTorch adds up booleans ten times slower than numbers on a CPU.
+    return (mask.float() if mask.dtype == torch.bool else mask).sum(-1).double()
+
+
+@torch.no_grad()
 def masked_var(
     values: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], all_reduce: Reduce = identity
 ) -> Float[Tensor, ""]:
@@ -82,6 +98,16 @@ def whiten(
     nothing to tell apart: its entries become exactly 0.
     """
     centred, rest, variance = _centre(values, mask, all_reduce)
-    scale = torch.where(variance > 0, torch.rsqrt(variance + VARIANCE_EPSILON), 0.0)
-    whitened = centred.sub_(rest.to(values.dtype)).mul_(scale.to(values.dtype))
+    whitened = centred.sub_(rest.to(values.dtype)).mul_(_scale(variance).to(values.dtype))
     return torch.where(mask.bool(), whitened, 0.0)
+
+
+@torch.no_grad()
+def whiten_rows(
+    values: Float64[Tensor, "B"], tokens: Float64[Tensor, "B"], all_reduce: Reduce = identity
+) -> Float64[Tensor, "B"]:
+    """Do what `whiten` does when all tokens of a row have the row's value: each row counts `tokens` times."""
+    count, total = all_reduce(torch.stack([tokens.sum(), (tokens * values).sum()]))
+    mean = total / count.clamp(min=1)
+    squares = all_reduce((tokens * (values - mean).square()).sum())
+    return (values - mean) * _scale(_variance(squares, count, mean))

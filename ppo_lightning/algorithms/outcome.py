@@ -1,8 +1,10 @@
 """From rewards of tokens to one score per row, and from one advantage per row back to its tokens."""
 
 import torch
-from jaxtyping import Float, Float64, Shaped
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
+
+from ppo_lightning.algorithms.masked import Reduce, identity, token_counts, whiten_rows
 
 ROWS_PER_CHUNK = 128
 
@@ -26,6 +28,17 @@ def row_scores(rewards: Float[Tensor, "B R"], response_mask: Shaped[Tensor, "B R
 def spread(
     advantages: Float64[Tensor, "B"], response_mask: Shaped[Tensor, "B R"]
 ) -> tuple[Float[Tensor, "B R"], Float[Tensor, "B R"]]:
-    """Give every valid token its row's advantage, and return that as advantages and as returns."""
+    """Give every valid token its row's advantage, and return that as advantages and as returns: one tensor, twice."""
     tokens = torch.where(response_mask.bool(), advantages.float().unsqueeze(-1), 0.0)
-    return tokens, tokens.clone()
+    return tokens, tokens
+
+
+def whiten_compared(
+    advantages: Float64[Tensor, "B"],
+    response_mask: Shaped[Tensor, "B R"],
+    lone: Bool[Tensor, "B"],
+    all_reduce: Reduce = identity,
+) -> Float64[Tensor, "B"]:
+    """Whiten advantages of rows over the valid tokens of the batch; rows without companions do not count and get 0."""
+    tokens = torch.where(lone, 0.0, token_counts(response_mask))
+    return torch.where(lone, 0.0, whiten_rows(advantages, tokens, all_reduce))

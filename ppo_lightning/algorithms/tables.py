@@ -14,7 +14,9 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class Estimator:
-    """One advantage estimator: `fn(**reads, **options) -> (advantages (B, R), returns (B, R))`.
+    """One advantage estimator: `fn(**reads, **options) -> (advantages (B, R), returns (B, R))`, float32.
+
+    The two may be one and the same tensor: write into neither.
 
     Attributes:
         path: `module:function`, imported when used.

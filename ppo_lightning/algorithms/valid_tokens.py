@@ -37,16 +37,20 @@ class ValidTokens:
         the steps before. Without any step before it there is nobody to credit: such a reward, and with it every reward
         of a row with no valid token, is dropped. A NaN under the mask is no reward.
         """
-        stray = ~self.kept & (rewards != 0) & ~rewards.isnan()
-        if not stray.any():
-            return self.pack(rewards)
-        column = _columns(self.kept) if self.column is None else self.column
-        return _add_at(column, torch.where((self.kept | stray) & (column >= 0), rewards, 0.0))
+        if self.column is not None:
+            return _credit(rewards, self.kept, self.column)
+        valid = torch.where(self.kept, rewards, 0.0)
+        if torch.equal(valid, rewards):
+            return valid
+        rows = (valid != rewards).any(-1)
+        valid[rows] = _credit(rewards[rows], self.kept[rows], _columns(self.kept[rows]))
+        return valid
 
     def unpack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
-        """Move packed values back to their tokens; 0 under the mask."""
-        moved = values if self.column is None else values.gather(1, self.column.clamp(min=0))
-        return torch.where(self.kept, moved, 0.0)
+        """Move packed values back to their tokens; 0 under the mask. Packed values must be 0 after the last token."""
+        if self.column is None:
+            return values
+        return torch.where(self.kept, values.gather(1, self.column.clamp(min=0)), 0.0)
 
 
 def find_valid(response_mask: Shaped[Tensor, "B R"]) -> ValidTokens:
@@ -57,19 +61,29 @@ def find_valid(response_mask: Shaped[Tensor, "B R"]) -> ValidTokens:
 
 
 def reverse_scan(values: Float[Tensor, "B R"], decay: float) -> Float[Tensor, "B R"]:
-    """Return y with `y[:, t] = values[:, t] + decay * y[:, t + 1]`: one step per column over all rows.
+    """Return y with `y[:, t] = values[:, t] + decay * y[:, t + 1]`.
 
-    The steps run on a transposed copy, where each column of the batch is contiguous.
+    Without decay it is a cumulative sum from the right; else one step per column over all rows, on a transposed copy
+    where each column of the batch is contiguous.
     """
+    if decay == 1:
+        return values.flip(-1).cumsum_(-1).flip(-1)
     steps = values.t().clone(memory_format=torch.contiguous_format)
     columns = steps.unbind(0)
     for column, after in zip(columns[-2::-1], columns[:0:-1], strict=True):
         column.add_(after, alpha=decay)
-    return steps.t()
+    return steps.t().contiguous()
 
 
 def _columns(kept: Bool[Tensor, "B R"]) -> Int64[Tensor, "B R"]:
     return kept.cumsum(-1) - 1
+
+
+def _credit(
+    rewards: Float[Tensor, "B R"], kept: Bool[Tensor, "B R"], column: Int64[Tensor, "B R"]
+) -> Float[Tensor, "B R"]:
+    has_token = (kept | ~rewards.isnan()) & (column >= 0)
+    return _add_at(column, torch.where(has_token, rewards, 0.0))
 
 
 def _add_at(column: Int64[Tensor, "B R"], values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 
+from ppo_lightning.metrics.validation import validation_metrics
 from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.run_dir import RunDir
@@ -85,19 +86,30 @@ class MetricsCallback(L.Callback):
 
 def validation_summary(module: PPOModule) -> dict[str, float]:
     """Return val-core/val-aux metrics of the rows of all ranks."""
-    mine = [_scored_rows(batch) for batch in module.validation]
-    rows = [row for part in module.ranks.gather([row for batch in mine for row in batch]) for row in part]
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        found.setdefault(row["data_source"], []).append(row["reward"])
-    return {f"val-core/{source}/reward/mean@1": sum(v) / len(v) for source, v in found.items()}
+    mine = [row for batch in module.validation for row in _scored_rows(batch)]
+    rows = [row for part in module.ranks.gather(mine) for row in part]
+    taken = ("uid", "data_source", "sample")
+    names = sorted({name for row in rows for name in row} - set(taken))
+    return validation_metrics(
+        [row["data_source"] for row in rows],
+        [row["uid"] for row in rows],
+        {name: [row[name] if name in row else None for row in rows] for name in names},
+        sample_ids=[row["sample"] for row in rows],
+    )
 
 
 def _scored_rows(batch: DataProto) -> list[dict[str, Any]]:
-    columns, scores = batch.non_tensor_batch, batch.batch["rm_scores"].sum(-1).tolist()
+    """Return uid, data source, reward and the reward's own columns of every row; a column that a row lacks is absent."""
+    columns, tensors = batch.non_tensor_batch, batch.batch
+    scores, samples = tensors["rm_scores"].sum(-1).tolist(), tensors["sample_index"].tolist()
     extra = [name for name in columns if name not in DATA_COLUMNS]
     return [
-        {"uid": columns["uid"][row], "data_source": columns["data_source"][row], "reward": score}
+        {
+            "uid": columns["uid"][row],
+            "data_source": columns["data_source"][row],
+            "sample": (columns["uid"][row], samples[row]),
+            "reward": score,
+        }
         | {name: columns[name][row] for name in extra if columns[name][row] is not None}
         for row, score in enumerate(scores)
     ]

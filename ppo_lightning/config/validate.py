@@ -178,14 +178,9 @@ def _sampling(config: Config) -> Iterator[str]:
 
 
 def _reward(config: Config) -> Iterator[str]:
-    from ppo_lightning.rewards.policy import substitute
+    from ppo_lightning.rewards.validate import problems
 
-    try:
-        substitute(config.reward)
-    except PPOLightningError as error:
-        yield str(error)
-    if config.reward.model_path and config.reward.model_server:
-        yield "reward.model_path and reward.model_server are two reward models: set one"
+    yield from problems(config.reward, config.rollout.response_tokens)
 
 
 CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (_ranges, _arithmetic, _algorithm, _sampling, _reward)

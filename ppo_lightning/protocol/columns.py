@@ -60,28 +60,31 @@ def take(column: np.ndarray, index: np.ndarray) -> np.ndarray:
         return taken
     again = np.ones(len(index), dtype=bool)
     again[np.unique(index, return_index=True)[1]] = False
-    for row in np.flatnonzero(again).tolist():
-        for place in np.ndindex(column.shape[1:]):
-            make = copier(taken[row, *place])
-            if make is not None:
-                taken[row, *place] = make()
+    taken[again] = _copies(taken[again], 1)[0]
     return taken
 
 
 def repeat(column: np.ndarray, times: int, interleave: bool) -> np.ndarray:
     """Repeat rows `a a b b` (interleave) or `a b a b`; every repeated row owns its objects."""
-    repeated = np.repeat(column, times, axis=0) if interleave else np.concatenate([column] * times)
     if column.dtype != object:
-        return repeated
-    rows = len(column)
-    for place in np.ndindex(column.shape):
-        make = copier(column[place])
-        if make is None:
-            continue
-        row = place[0]
-        for copied in range(row * times, (row + 1) * times) if interleave else range(row, rows * times, rows):
-            repeated[copied, *place[1:]] = make()
-    return repeated
+        return np.repeat(column, times, axis=0) if interleave else np.concatenate([column] * times)
+    copies = _copies(column, times)
+    return np.stack(copies, axis=1).reshape(-1, *column.shape[1:]) if interleave else np.concatenate(copies)
+
+
+def _copies(column: np.ndarray, times: int) -> list[np.ndarray]:
+    """Return `times` copies of an object column that share no mutable object with it or with each other."""
+    values = column.ravel().tolist()
+    makers = [copier(value) for value in values]
+    if not any(makers):
+        return [column.copy() for _ in range(times)]
+    pairs = list(zip(values, makers, strict=True))
+    return [
+        np.fromiter(
+            (value if make is None else make() for value, make in pairs), dtype=object, count=len(pairs)
+        ).reshape(column.shape)
+        for _ in range(times)
+    ]
 
 
 def deep_equal(left: Any, right: Any) -> bool:

@@ -210,6 +210,8 @@ def self_test(pool: RewardPool, golds: Sequence[Gold], rows: int = SELF_TEST_ROW
     from ppo_lightning.rewards import check_text
 
     lines = pool.start()
+    for source in {gold.data_source for gold in golds}:
+        scorer_name(pool.config, source)
     picked = golds[:: max(1, len(golds) // rows)][:rows]
     report = check_gold(pool, picked)
     own = any(scorer_name(pool.config, gold.data_source) not in GOLD_FORMS for gold in picked)

@@ -61,33 +61,32 @@ def overlong(length: int, width: int, buffer: int, penalty: float) -> float:
 
 
 def token(scored: Sequence[Scored], lengths: Sequence[int], width: int, config: RewardConfig) -> Tensor:
-    """Write one reward per response token: the column `token_scores`, L_i numbers in row i."""
+    """Write one reward per response token: the column `token_scores`, L_i numbers in row i.
+
+    A score that the fault policy put in lands on the last token.
+    """
     rows = torch.zeros(len(scored), width, dtype=torch.float32)
     for row, (item, length) in enumerate(zip(scored, lengths, strict=True)):
         if item.score is not None and length:
-            rows[row, :length] = torch.tensor(spread(item, "token_scores", length), dtype=torch.float32)
+            rewards = [0.0] * (length - 1) + [item.score] if item.fault else item.extra["token_scores"]
+            rows[row, :length] = torch.tensor(rewards, dtype=torch.float32)
     return rows
 
 
 def turn(scored: Sequence[Scored], lengths: Sequence[int], width: int, config: RewardConfig) -> Tensor:
-    """Write one reward per turn at the turn's last token: the columns `turn_scores` and `turn_ends` (token indices)."""
+    """Write one reward per turn at the turn's last token: the columns `turn_scores` and `turn_ends` (token indices).
+
+    A score that the fault policy put in lands on the last token.
+    """
     rows = torch.zeros(len(scored), width, dtype=torch.float32)
     for row, (item, length) in enumerate(zip(scored, lengths, strict=True)):
         if item.score is None or not length:
             continue
-        ends, rewards = [length - 1], [item.score]
-        if "turn_ends" in item.extra:
-            ends, rewards = item.extra["turn_ends"], item.extra["turn_scores"]
-        for end, reward in zip(ends, rewards, strict=True):
+        substituted = {"turn_ends": [length - 1], "turn_scores": [item.score]}
+        turns = substituted if item.fault else item.extra
+        for end, reward in zip(turns["turn_ends"], turns["turn_scores"], strict=True):
             rows[row, end] += reward
     return rows
-
-
-def spread(item: Scored, column: str, length: int) -> list[float]:
-    """Return a per-token column; one that was substituted for a fault is the score on the last token."""
-    if column in item.extra:
-        return list(item.extra[column])
-    return [0.0] * (length - 1) + [float(item.score or 0.0)]
 
 
 MANAGERS: dict[str, Manager] = {"naive": naive, "dapo": dapo, "batch": naive, "token": token, "turn": turn}

@@ -7,6 +7,7 @@ functions share workers; functions that take whole batches are called once, at `
 
 import asyncio
 import math
+import os
 import pickle
 import threading
 import weakref
@@ -48,7 +49,7 @@ class RewardPool:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rewards", daemon=True)
         self._thread.start()
-        self._finalizer = weakref.finalize(self, _shut_down, self._loop, self._thread, self._crew)
+        self._finalizer = weakref.finalize(self, _shut_down, os.getpid(), self._loop, self._thread, self._crew)
 
     def start(self) -> list[str]:
         """Load every function that is known by now in a worker and return one line about each.
@@ -105,7 +106,10 @@ class RewardPool:
         return combine(sample.row, self.parts, await self._crew.outcomes(sample, targets))
 
 
-def _shut_down(loop: asyncio.AbstractEventLoop, thread: threading.Thread, crew: "_Crew") -> None:
+def _shut_down(owner: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, crew: "_Crew") -> None:
+    if os.getpid() != owner:  # a forked copy of the trainer ends: the thread and the workers are not its own
+        return
+
     async def stop() -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:

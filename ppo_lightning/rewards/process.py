@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from ppo_lightning.rewards.worker import LENGTH
 
 WORKER_FILE = Path(__file__).with_name("worker.py")
 MARK = "PPO_LIGHTNING_REWARD_WORKER"
+SWEEPS = 100
 ANSWER_BYTES = 64 * 2**20
 POLL_SECONDS = 0.5
+LAST_LOOK_SECONDS = 0.01
 LOAD_SECONDS = 120.0
 INHERITED = (
     *("PATH", "HOME", "USER", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TEMP", "TMP"),
@@ -55,8 +58,9 @@ class WorkerSettings:
 
 def worker_environment(names: Iterable[str], mark: str) -> dict[str, str]:
     """Return the environment of a worker: a whitelist, so that no token or key of the trainer reaches a reward."""
-    kept = {name: os.environ[name] for name in (*INHERITED, *names) if name in os.environ}
-    return {**kept, **FIXED, MARK: mark}
+    harmless = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    asked = {name: os.environ[name] for name in names if name in os.environ}
+    return {**harmless, **FIXED, **asked, MARK: mark}
 
 
 class Worker:
@@ -124,9 +128,9 @@ class Worker:
         end = loop.time() + seconds
         while not answer.done():
             left = end - loop.time()
-            if left <= 0:
+            await asyncio.wait({answer}, timeout=min(max(left, LAST_LOOK_SECONDS), POLL_SECONDS))
+            if not answer.done() and left <= 0:  # looked once more: the answer may be here and the loop was late
                 raise TimeoutError
-            await asyncio.wait({answer}, timeout=min(left, POLL_SECONDS))
             if not answer.done() and not self.alive:  # its end can stay unseen while a leaked child holds the socket
                 raise WorkerDiedError(self.obituary())
 
@@ -158,7 +162,7 @@ class Worker:
         if self._process is None:
             return "the worker was not started"
         try:
-            code = self._process.wait(timeout=1)
+            code = self._process.wait(timeout=0.05)
         except subprocess.TimeoutExpired:
             return "the worker process closed its connection"
         if code >= 0:
@@ -176,11 +180,12 @@ class Worker:
         if self._process.returncode is None or not Path("/proc/self").exists():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        for _ in range(5):  # what was forked in between, or had left the family: found by the mark in its environment
+        for _ in range(SWEEPS):  # forked in between, or no longer in the family: found by the mark in its environment
             strays = marked(self._mark)
             if not strays:
                 break
             kill_all(strays)
+            time.sleep(0.002)
         if self._listener is not None:
             self._listener.cancel()
         if self._writer is not None:

@@ -56,6 +56,9 @@ class RemoteModel:
         """Return one worker per connection."""
         return [self.score] * self.connections
 
+    def to(self, device: Any) -> None:
+        """Do nothing: the server has its own device."""
+
     def score(self, samples: Sequence[Sample]) -> list[float]:
         """Return one score per sample.
 

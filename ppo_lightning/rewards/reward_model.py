@@ -30,6 +30,9 @@ class BatchScorer(Protocol):
     def workers(self) -> list[ScoreChunk]:
         """Return the workers."""
 
+    def to(self, device: torch.device) -> None:
+        """Run on a device from now on, if this process runs anything."""
+
 
 def score_batch(samples: Sequence[Sample], workers: Sequence[ScoreChunk]) -> list[Scored]:
     """Score a batch on several workers at once; row order is kept.
@@ -142,6 +145,11 @@ class LocalModel:
         """Return the one worker."""
         return [self.score]
 
+    def to(self, device: torch.device) -> None:
+        """Move the model."""
+        self.model.to(device)
+        self.device = device
+
     def score(self, samples: Sequence[Sample]) -> list[float]:
         """Return one score per sample; a text scores the same alone and in any batch."""
         sequences = [encode(self.tokenizer, sample, self.limit) for sample in samples]
@@ -169,7 +177,7 @@ class LocalModel:
         return next(token for token in range(self.vocabulary) if token not in used)
 
 
-def reward_model(config: RewardConfig, device: torch.device | str = "cpu") -> BatchScorer:
+def reward_model(config: RewardConfig, trust_remote_code: bool = False) -> BatchScorer:
     """Return the reward model that the configuration names.
 
     With an address and a path, the path names the tokenizer (and chat template) that texts for the server are rendered
@@ -181,7 +189,7 @@ def reward_model(config: RewardConfig, device: torch.device | str = "cpu") -> Ba
     if config.model_server is not None:
         return RemoteModel(config.model_server, _renderer(config.model_path), config.workers, config.timeout_s)
     if config.model_path is not None:
-        return LocalModel(config.model_path, device)
+        return LocalModel(config.model_path, trust_remote_code=trust_remote_code)
     raise RewardError("route B needs reward.model_path or reward.model_server: neither is set")
 
 

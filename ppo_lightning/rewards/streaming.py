@@ -1,36 +1,13 @@
 """Route A during the rollout: each finished response goes to the pool while others still generate."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.engines.base import Completion
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.rewards.managers import columns, rm_scores, vet
-from ppo_lightning.rewards.policy import settle
+from ppo_lightning.rewards.assemble import RowScores, assemble
 from ppo_lightning.rewards.pool import RewardPool
-from ppo_lightning.rewards.sample import Sample, Scored
-
-
-@dataclass(frozen=True)
-class RowScores:
-    """What a batch gains from its rewards.
-
-    Attributes:
-        rm_scores: (B, R) float32.
-        columns: extra columns (B,), None where a row lacks a key.
-        keep: (B,) bool; False for rows that failed and are dropped from their group.
-        counts: failed samples by `reward/<kind>`.
-        faults: the failed samples with their tracebacks.
-    """
-
-    rm_scores: torch.Tensor
-    columns: dict[str, Any]
-    keep: torch.Tensor
-    counts: dict[str, int]
-    faults: list[Scored]
+from ppo_lightning.rewards.sample import Sample
 
 
 class StreamedRewards:
@@ -60,15 +37,7 @@ class StreamedRewards:
         Raises:
             RewardError: more failed than the policy allows.
         """
-        counts = lengths.tolist()
-        verdict = settle(vet(self.pool.collect(), counts, self.config), self.config)
-        return RowScores(
-            rm_scores(verdict.scored, counts, width, self.config),
-            columns(verdict.scored, counts, width, self.config),
-            torch.tensor(verdict.keep),
-            verdict.counts,
-            [item for item in verdict.scored if item.fault is not None],
-        )
+        return assemble(self.pool.collect(), lengths.tolist(), width, self.config)
 
     def close(self) -> None:
         """End the worker processes."""

@@ -67,19 +67,21 @@ def isolate(parent: int) -> None:
 
 def limit_memory(megabytes: int) -> None:
     """Allow so much address space beyond what is mapped now; 0: no limit. Loading a function is not limited."""
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if not megabytes:
         return
     mapped = 0
     with contextlib.suppress(OSError, ValueError):
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + megabytes * 2**20, hard))
+    wanted, hard = mapped + megabytes * 2**20, resource.getrlimit(resource.RLIMIT_AS)[1]
+    with contextlib.suppress(OSError, ValueError):  # some systems know no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def lift_memory_limit() -> None:
     """Set the soft limit back to the hard one."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
 def children() -> int:

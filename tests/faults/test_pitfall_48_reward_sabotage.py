@@ -2,6 +2,9 @@
 
 import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -146,3 +149,59 @@ def test_closing_in_the_middle_of_a_hang_ends_at_once_and_leaves_nothing():
     pool.close()
     assert time.monotonic() - start < 5
     assert survivors() - before == set()
+
+
+TRAINER = """
+import sys
+from ppo_lightning.config.schema import RewardConfig
+from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.sample import Sample
+pool = RewardPool(RewardConfig(path=sys.argv[1], workers=2, timeout_s=600))
+pool.start()
+for row in range(2):
+    pool.submit(Sample(row, "x", "do c_loop", ""))
+print("ready", flush=True)
+if sys.argv[2] == "wait":
+    pool.collect()
+elif sys.argv[2] == "fork":
+    import os
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    print(len(pool.start()), flush=True)
+"""
+
+
+def trainer(way):
+    return subprocess.Popen([sys.executable, "-c", TRAINER, str(SABOTAGE), way], stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_no_survivors(before):
+    end = time.monotonic() + 10
+    while survivors() - before and time.monotonic() < end:
+        os.sched_yield()
+    return survivors() - before
+
+
+def test_workers_end_with_a_trainer_that_is_killed():
+    before = survivors()
+    with trainer("wait") as process:
+        assert process.stdout.readline() == "ready\n"
+        assert survivors() - before
+        process.send_signal(signal.SIGKILL)
+    assert wait_for_no_survivors(before) == set()
+
+
+def test_a_trainer_that_just_ends_takes_its_workers_along():
+    before = survivors()
+    with trainer("end") as process:
+        assert process.stdout.readline() == "ready\n"
+        assert process.wait(timeout=20) == 0
+    assert survivors() - before == set()
+
+
+def test_a_forked_copy_of_the_trainer_ends_without_touching_the_workers():
+    with trainer("fork") as process:
+        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == "1\n"
+        assert process.wait(timeout=20) == 0

@@ -10,7 +10,7 @@ from house_sources import imported, modules
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.config.schema import Config, leaves
 
-LEAVES = 133
+LEAVES = 134
 PENDING = {
     "algorithm.filter_groups",
     "algorithm.filter_groups_max_batches",

@@ -15,6 +15,7 @@ from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
 from ppo_lightning.algorithms.kl import K3_HIGHEST, K3_LOWEST, k3_clamped, kl, row_mean
 from ppo_lightning.algorithms.kl_control import AdaptiveKLController
 from ppo_lightning.algorithms.policy_losses.arguments import loss_arguments
+from ppo_lightning.algorithms.policy_losses.covariance import Scope
 from ppo_lightning.algorithms.rollout_correction.correct import correct
 from ppo_lightning.algorithms.rollout_correction.settings import read_settings
 from ppo_lightning.algorithms.tables import resolve
@@ -230,13 +231,13 @@ def test_difference_08_selection_over_the_mini_batch(name):
     select = resolve(POLICY_LOSSES[name].selection)
     chosen = {"clip_cov_ratio": 0.1, "clip_cov_lb": -0.5, "clip_cov_ub": 2.0, "kl_cov_ratio": 0.1}
     options = loss_arguments(select, ActorConfig(loss_options=chosen))
-    whole = select(**given, seed=7, **options)
+    whole = select(**given, scope=Scope(seed=7), **options)
     order = torch.tensor([5, 2, 7, 0, 1, 6, 4, 3])
-    shuffled = select(**{key: value[order] for key, value in given.items()}, rows=order, seed=7, **options)
+    shuffled = select(**{key: value[order] for key, value in given.items()}, scope=Scope(rows=order, seed=7), **options)
     assert whole.sum() == 12  # 0.1 * 128
     assert torch.equal(shuffled, whole[order])
     halves = [
-        select(**{key: value[half] for key, value in given.items()}, seed=7, **options)
+        select(**{key: value[half] for key, value in given.items()}, scope=Scope(seed=7), **options)
         for half in (slice(0, 4), slice(4, 8))
     ]
     assert not torch.equal(torch.cat(halves), whole)

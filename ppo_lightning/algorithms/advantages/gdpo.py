@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ppo_lightning.algorithms.advantages.grpo import relative_scores
 from ppo_lightning.algorithms.groups import compare
-from ppo_lightning.algorithms.masked import Reduce, identity, whiten
-from ppo_lightning.algorithms.outcome import spread
+from ppo_lightning.algorithms.masked import Reduce, identity
+from ppo_lightning.algorithms.outcome import spread, whiten_compared
 from ppo_lightning.errors import ConfigError, DataError
 
 
@@ -74,6 +74,4 @@ def gdpo(
     parts = reward_parts.double().unbind(1)
     relative = [relative_scores(part, group, norm_adv_by_std_in_grpo) for part in parts]
     total = sum((weight * part for weight, part in zip(weights, relative, strict=True)), torch.zeros_like(parts[0]))
-    compared = response_mask.bool() & ~compare(parts[0], group).lone().unsqueeze(-1)
-    advantages = whiten(spread(total, response_mask)[0], compared, all_reduce)
-    return advantages, advantages.clone()
+    return spread(whiten_compared(total, response_mask, compare(total, group).lone(), all_reduce), response_mask)

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.groups import compare, group_total
+from ppo_lightning.algorithms.masked import token_counts
 from ppo_lightning.algorithms.outcome import row_scores, spread
 
 
@@ -21,7 +22,7 @@ def opo(
     scores = row_scores(token_level_rewards, response_mask)
     groups = compare(scores, group)
     number = len(groups.count)
-    lengths = response_mask.float().sum(-1).double()
+    lengths = token_counts(response_mask)
     total = group_total(number, group, lengths).clamp(min=1)
     baseline = group_total(number, group, lengths * scores) / total
     return spread(torch.where(groups.signal[group], scores - baseline[group], 0.0), response_mask)

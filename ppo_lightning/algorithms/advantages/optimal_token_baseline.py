@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.groups import group_largest, group_total
+from ppo_lightning.algorithms.masked import token_counts
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 WEIGHT_EPSILON = 1e-8
@@ -41,7 +42,7 @@ def less_baseline(
     number = int(group.max()) + 1 if len(group) else 0
     total = group_total(number, group, returns * weights)
     baseline = (total / group_total(number, group, weights).add_(WEIGHT_EPSILON))[group]
-    lengths = kept.float().sum(-1)
+    lengths = token_counts(kept).float()
     if handle_zero_tail:
         column = torch.arange(returns.shape[1], device=returns.device, dtype=lengths.dtype)
         baseline = torch.where(column < _ends(lengths, group, number).unsqueeze(-1), baseline, 0.0)
@@ -64,11 +65,18 @@ def _has_signal(
     group: Int64[Tensor, "B"],
     number: int,
 ) -> Bool[Tensor, "B"]:
-    """Mark rows whose group has at least two rows with tokens, and not one and the same return at all of them."""
-    largest = group_largest(number, group, torch.where(kept, returns, -torch.inf).amax(-1))
-    smallest = -group_largest(number, group, torch.where(kept, -returns, -torch.inf).amax(-1))
-    alive = group_total(number, group, (lengths > 0).float())
-    return ((alive > 1) & (largest != smallest))[group]
+    """Mark rows whose group has at least two rows with tokens, and not one and the same return at all of them.
+
+    The smallest returns are looked up only where the largest ones of a group's rows agree.
+    """
+    alive = lengths > 0
+    top = torch.where(kept, returns, -torch.inf).amax(-1)
+    largest = group_largest(number, group, top)
+    agree = alive & (largest == -group_largest(number, group, torch.where(alive, -top, -torch.inf)))[group]
+    falls = torch.zeros_like(lengths)
+    falls[agree] = (torch.where(kept[agree], returns[agree], torch.inf).amin(-1) < top[agree]).float()
+    differs = ~agree | (group_total(number, group, falls) > 0)[group]
+    return differs & (group_total(number, group, alive.float()) > 1)[group]
 
 
 @torch.no_grad()

@@ -5,8 +5,8 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.groups import compare
-from ppo_lightning.algorithms.masked import Reduce, identity, whiten
-from ppo_lightning.algorithms.outcome import row_scores, spread
+from ppo_lightning.algorithms.masked import Reduce, identity
+from ppo_lightning.algorithms.outcome import row_scores, spread, whiten_compared
 
 
 @torch.no_grad()
@@ -24,6 +24,4 @@ def reinforce_plus_plus_baseline(
     Source: https://arxiv.org/abs/2501.03262.
     """
     groups = compare(row_scores(token_level_rewards, response_mask), group)
-    compared = response_mask.bool() & ~groups.lone().unsqueeze(-1)
-    advantages = whiten(spread(groups.centred(), response_mask)[0], compared, all_reduce)
-    return advantages, advantages.clone()
+    return spread(whiten_compared(groups.centred(), response_mask, groups.lone(), all_reduce), response_mask)

@@ -8,7 +8,7 @@ from ppo_lightning.algorithms.tables import PolicyLoss, look_up, resolve
 from ppo_lightning.errors import ConfigError
 
 # Given by the update stage on every call, not by the configuration.
-GIVEN = ("old_log_prob", "log_prob", "advantages", "response_mask", "rollout_is_weights", "selection", "rows", "seed")
+GIVEN = ("old_log_prob", "log_prob", "advantages", "response_mask", "rollout_is_weights", "selection", "scope")
 
 
 def find_policy_loss(table: Mapping[str, PolicyLoss], name: str) -> PolicyLoss:

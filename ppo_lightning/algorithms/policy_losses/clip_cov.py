@@ -1,10 +1,10 @@
 """Clip-Cov: PPO's clip, and a few tokens of high covariance leave the loss so that the entropy lasts."""
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.covariance import covariance, draw
+from ppo_lightning.algorithms.policy_losses.covariance import WHOLE, Scope, covariance, draw
 from ppo_lightning.algorithms.policy_losses.ratio import clip_by_sign, clipped, limited, log_ratio, positive, weigh
 
 
@@ -13,8 +13,7 @@ def selection(  # noqa: PLR0913 - the call that every selection shares, and five
     log_prob: Float[Tensor, "B R"],
     advantages: Float[Tensor, "B R"],
     response_mask: Shaped[Tensor, "B R"],
-    rows: Int[Tensor, " B"] | None = None,
-    seed: int = 0,
+    scope: Scope = WHOLE,
     *,
     clip_ratio_low: float,
     clip_ratio_high: float,
@@ -24,16 +23,15 @@ def selection(  # noqa: PLR0913 - the call that every selection shares, and five
 ) -> Bool[Tensor, "B R"]:
     """Draw the tokens that leave the loss: a share of those whose covariance lies between two bounds.
 
-    Cui et al. 2025 (arXiv:2505.22617). Tokens that PPO's clip stops already are no candidates. All arguments are of
-    the whole mini-batch over all ranks; the draw is the same on every rank and for every order of the rows.
+    Cui et al. 2025 (arXiv:2505.22617). Tokens that PPO's clip stops already are no candidates. Tensors are of this
+    rank's rows of the mini-batch; means, share and draw are over all ranks.
 
     Args:
         old_log_prob: log-probabilities of the policy that the update starts from.
         log_prob: log-probabilities of the policy before the mini-batch's first backward.
         advantages: A.
         response_mask: nonzero where a token counts.
-        rows: ids of the rows that do not depend on their order; None: the order itself.
-        seed: of the draw; a different one for every mini-batch.
+        scope: the mini-batch over all ranks.
         clip_ratio_low: width of PPO's band below 1.
         clip_ratio_high: width of PPO's band above 1.
         clip_cov_ratio: share of the valid tokens drawn, at least one token.
@@ -47,11 +45,9 @@ def selection(  # noqa: PLR0913 - the call that every selection shares, and five
     with torch.no_grad():
         ratio = limited(log_ratio(old_log_prob, log_prob, response_mask)).exp()
         stopped = clipped(ratio, advantages, clip_ratio_low, clip_ratio_high)
-        value = covariance(advantages, log_prob, response_mask)
+        value, tokens = covariance(advantages, log_prob, response_mask, scope)
         candidates = (value > clip_cov_lb) & (value < clip_cov_ub) & ~stopped
-        number = max(int(clip_cov_ratio * response_mask.bool().sum().item()), 1)
-        ids = torch.arange(len(value), device=value.device) if rows is None else rows
-        return draw(candidates, number, ids, seed)
+        return draw(candidates, max(int(clip_cov_ratio * tokens), 1), scope)
 
 
 def clip_cov(

@@ -1,10 +1,10 @@
 """KL-Cov: the tokens of highest covariance carry a KL penalty so that the entropy lasts."""
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.policy_losses.covariance import covariance, largest
+from ppo_lightning.algorithms.policy_losses.covariance import WHOLE, Scope, covariance, largest
 from ppo_lightning.algorithms.policy_losses.ratio import limited, log_ratio, positive, weigh
 
 
@@ -13,22 +13,21 @@ def selection(
     log_prob: Float[Tensor, "B R"],
     advantages: Float[Tensor, "B R"],
     response_mask: Shaped[Tensor, "B R"],
-    rows: Int[Tensor, " B"] | None = None,
-    seed: int = 0,
+    scope: Scope = WHOLE,
     *,
     kl_cov_ratio: float = 0.0002,
 ) -> Bool[Tensor, "B R"]:
     """Pick the tokens that are penalised: the share of highest covariance, at least one token.
 
-    Cui et al. 2025 (arXiv:2505.22617). All arguments are of the whole mini-batch over all ranks.
+    Cui et al. 2025 (arXiv:2505.22617). Tensors are of this rank's rows of the mini-batch; means and share are over all
+    ranks.
 
     Args:
         old_log_prob: not used; every selection is called alike.
         log_prob: log-probabilities of the policy before the mini-batch's first backward.
         advantages: A.
         response_mask: nonzero where a token counts.
-        rows: ids of the rows that do not depend on their order; None: the order itself.
-        seed: not used, nothing is drawn.
+        scope: the mini-batch over all ranks.
         kl_cov_ratio: share of the valid tokens.
 
     Raises:
@@ -36,9 +35,8 @@ def selection(
     """
     positive(kl_cov_ratio, "actor.loss_options.kl_cov_ratio")
     with torch.no_grad():
-        value = covariance(advantages, log_prob, response_mask)
-        number = max(int(kl_cov_ratio * response_mask.bool().sum().item()), 1)
-        return largest(value, number, rows)
+        value, tokens = covariance(advantages, log_prob, response_mask, scope)
+        return largest(value, max(int(kl_cov_ratio * tokens), 1), scope)
 
 
 def kl_cov(

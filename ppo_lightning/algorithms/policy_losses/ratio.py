@@ -21,7 +21,7 @@ def log_ratio(
     return keep(log_prob - old_log_prob, mask)
 
 
-def limited(values: Float[Tensor, "b R"]) -> Float[Tensor, "b R"]:
+def limited(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Clamp log-ratios to +-`LOG_RATIO_LIMIT`, where `exp` is far from overflow."""
     return values.clamp(min=-LOG_RATIO_LIMIT, max=LOG_RATIO_LIMIT)
 

@@ -36,5 +36,3 @@ def test_spread_gives_valid_tokens_their_rows_number():
     advantages, returns = spread(torch.tensor([1.5, math.nan, -2.0]).double(), mask)
     assert advantages.tolist() == [[1.5, 1.5, 0.0], [0.0, 0.0, 0.0], [-2.0, 0.0, -2.0]]
     assert torch.equal(advantages, returns)
-    returns.zero_()
-    assert advantages.any(), "the two do not share memory"

@@ -103,7 +103,7 @@ def test_auto_picks_the_scorer_by_data_source():
     assert part.target_of(Sample(0, "openai/gsm8k", "", "5")).name == "gsm8k"
     assert part.target_of(Sample(0, "arithmetic", "", "5")).name == "numeric"
     assert part.target_of(Sample(0, "reasoning_gym/chain_sum", "", "5")).name == "reasoning_gym"
-    with pytest.raises(RewardError, match="no built-in scorer belongs to data_source 'mine': set reward.scorer"):
+    with pytest.raises(RewardError, match=r"no built-in scorer belongs to data_source 'mine': set reward\.scorer"):
         part.target_of(Sample(0, "mine", "", "5"))
     assert set(SCORER_OF_SOURCE.values()) <= set(SCORERS)
     assert scorer_of_source("gsm8k") == "gsm8k"

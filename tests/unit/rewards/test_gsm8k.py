@@ -1,4 +1,4 @@
-"""The GSM8K scorers: a table of answer forms with the reason for each verdict, and every gold answer of the data set."""
+"""The GSM8K scorers: a table of answer forms with the reason for each verdict, and every gold answer."""
 
 import json
 import os

@@ -75,7 +75,7 @@ def test_an_empty_step_is_fine():
 
 @pytest.mark.parametrize("policy", ["ignore", "score", "score:", "score:high", "stop:1", ""])
 def test_unknown_policies_are_config_errors(policy):
-    with pytest.raises(ConfigError, match="reward.on_error must be stop, drop or score:<number>"):
+    with pytest.raises(ConfigError, match=r"reward\.on_error must be stop, drop or score:<number>"):
         substitute(RewardConfig(on_error=policy))
 
 

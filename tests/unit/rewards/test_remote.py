@@ -97,7 +97,7 @@ def test_server_errors_are_tried_again(server):
 
 def test_a_refusal_is_not_tried_again(server):
     server.statuses = [400]
-    with pytest.raises(RefusedError, match="refused the request with 400: .*as asked"):
+    with pytest.raises(RefusedError, match=r"refused the request with 400: .*as asked"):
         RemoteModel(server.url, text_of).score(SAMPLES[:2])
     assert len(server.requests) == 1
 
@@ -132,5 +132,5 @@ def test_other_answers_are_errors(answer):
 
 @pytest.mark.parametrize("address", ["localhost:8000", "ftp://a", "", "http://"])
 def test_addresses_are_checked(address):
-    with pytest.raises(RewardError, match="reward.model_server must look like http://host:8000"):
+    with pytest.raises(RewardError, match=r"reward\.model_server must look like http://host:8000"):
         RemoteModel(address, None)

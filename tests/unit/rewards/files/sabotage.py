@@ -1,4 +1,4 @@
-"""A reward function in verl's signature that scores echoes and, when asked, does everything that a reward must not do."""
+"""A reward in verl's signature that scores echoes and, when asked, does everything that a reward must not do."""
 
 import ctypes
 import os
@@ -56,8 +56,8 @@ def do_allocate():
 
 def do_flood():
     for _ in range(20_000):
-        print("x" * 1000)
-        print("y" * 1000, file=sys.stderr)
+        sys.stdout.write("x" * 1000)
+        sys.stderr.write("y" * 1000)
     os.write(1, b"z" * 10**6)
     os.write(2, b"z" * 10**6)
     return 0.5

@@ -1,4 +1,4 @@
-"""A reward file as TRL users write it: whole batches, dataset columns as keyword arguments, None where not applicable."""
+"""A reward file as TRL users write it: whole batches, dataset columns as keywords, None where not applicable."""
 
 import re
 

@@ -1,0 +1,105 @@
+"""Time data-flow code against verl: python benchmarks/dataflow.py --oracle .venv-verl/bin/python.
+
+Ours runs in this process, verl's in one of the oracle's environment (tests/parity/make_oracle.sh), in turn, on one
+thread each; the table shows medians. Ratios carry over to other machines, seconds do not.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from dataflow_inputs import Size, fields  # noqa: E402
+from dataflow_ours import CASES  # noqa: E402
+
+
+class Oracle:
+    """A worker process that times verl's calls."""
+
+    def __init__(self, python: str, size: Size) -> None:
+        command = [python, str(HERE / "dataflow_verl.py"), *map(str, (size.rows, size.tokens, size.rollouts))]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def ask(self, **request: str) -> dict[str, Any]:
+        """Time one call."""
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the oracle stopped (exit code {self.process.wait()}) on {request}")
+        return json.loads(line)
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def difference(name: str, call: Callable[[], Any], oracle: Oracle, size: Size) -> str:
+    """Return the largest difference of the advantages on valid tokens."""
+    if not name.startswith("advantages"):
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "advantages.npy")
+        oracle.ask(case=name, save=path)
+        theirs = np.load(path)
+    return f"{np.abs(call()[0].numpy() - theirs)[fields(size)['response_mask'] == 1].max():.1e}"
+
+
+def measure(name: str, oracle: Oracle, size: Size, repeats: int) -> str:
+    """Return one line of the table."""
+    reply = oracle.ask(case=name)
+    try:
+        call = CASES[name](size)
+    except ImportError as error:
+        reply = {"error": str(error)}
+    if "error" in reply:
+        return f"{name:44s} skipped: {reply['error']}"
+    off = difference(name, call, oracle, size)
+    ours, theirs = [], []
+    for _ in range(repeats):
+        ours.append(seconds(call))
+        theirs.append(oracle.ask(case=name)["seconds"])
+    mine, verl = statistics.median(ours), statistics.median(theirs)
+    return f"{name:44s} {mine * 1e3:10.1f} {verl * 1e3:10.1f} {verl / mine:9.1f} {off:>12s}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--oracle", default=str(HERE.parent / ".venv-verl/bin/python"), help="Python that imports verl")
+    parser.add_argument("--rows", type=int, default=4096, help="B")
+    parser.add_argument("--tokens", type=int, default=1024, help="R")
+    parser.add_argument("--rollouts", type=int, default=8, help="n")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", default="", help="run cases whose name contains this")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    size = Size(options.rows, options.tokens, options.rollouts)
+    oracle = Oracle(options.oracle, size)
+    print(f"B = {size.rows}, R = {size.tokens}, n = {size.rollouts}, one thread, medians of {options.repeats}")
+    print(f"{'case':44s} {'ours ms':>10s} {'verl ms':>10s} {'verl/ours':>9s} {'difference':>12s}")
+    for name in CASES:
+        if options.only in name:
+            print(measure(name, oracle, size, options.repeats), flush=True)
+    oracle.process.stdin.close()
+    oracle.process.wait()
+
+
+if __name__ == "__main__":
+    main()

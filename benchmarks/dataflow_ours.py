@@ -1,0 +1,118 @@
+"""Our side of the data-flow benchmark: name of a case -> a call without arguments, made for a size."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from dataflow_inputs import Size, columns, fields
+
+Call = Callable[[], Any]
+OPTIONS = {"gamma": 0.99, "lam": 0.95, "norm_adv_by_std_in_grpo": True}
+ESTIMATORS = (
+    "gae",
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gdpo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "remax",
+    "gpg",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+)
+
+
+def estimator(name: str) -> Callable[[Size], Call]:
+    """Time an estimator, with the numbering of groups from `uid`."""
+
+    def make(size: Size) -> Call:
+        from ppo_lightning.algorithms import ADVANTAGES
+        from ppo_lightning.algorithms.groups import group_ids
+        from ppo_lightning.algorithms.tables import resolve
+
+        entry, data = ADVANTAGES[name], fields(size)
+        function = resolve(entry.path)
+        given = {key: torch.from_numpy(data[key]) for key in entry.reads if key != "group"}
+        given |= {key: OPTIONS[key] for key in entry.options if key in OPTIONS}
+        if not entry.grouped:
+            return lambda: function(**given)
+        return lambda: function(**given, group=group_ids(data["uid"]))
+
+    return make
+
+
+def batch(size: Size, keys: tuple[str, ...]) -> Any:
+    """Make a DataProto of some tensors and all columns."""
+    from ppo_lightning.protocol.data_proto import DataProto
+
+    tensors = {key: torch.from_numpy(fields(size)[key]) for key in keys}
+    return DataProto.from_dict(tensors, dict(columns(size)))
+
+
+def data_metrics(size: Size) -> Call:
+    """Time the metrics of a step's batch."""
+    from ppo_lightning.metrics.data import data_metrics as measure
+    from ppo_lightning.metrics.values import MetricBook
+
+    data = batch(size, METRIC_KEYS)
+
+    def run() -> dict[str, float | None]:
+        book = MetricBook()
+        measure(data, book, use_critic=True)
+        return book.compute()
+
+    return run
+
+
+METRIC_KEYS = (
+    "token_level_scores",
+    "token_level_rewards",
+    "advantages",
+    "returns",
+    "values",
+    "response_mask",
+    "attention_mask",
+    "prompts",
+    "responses",
+)
+
+
+def balancing(size: Size) -> Call:
+    """Time spreading the rows over 8 ranks."""
+    from ppo_lightning.parallel.balance import balance
+
+    return lambda: balance(fields(size)["lengths"], 8)
+
+
+def union(size: Size) -> Call:
+    """Time joining prompts and rollout, two tensors and three columns of which are on both sides."""
+    prompts = batch(size, ("prompts", "attention_mask"))
+    rollout = batch(size, ("attention_mask", "responses", "response_mask", "old_log_probs"))
+    return lambda: prompts.select().union(rollout)
+
+
+def chunk(size: Size) -> Call:
+    """Time cutting a batch into 8."""
+    data = batch(size, METRIC_KEYS)
+    return lambda: data.chunk(8)
+
+
+def repeat(size: Size) -> Call:
+    """Time repeating prompt rows n times."""
+    prompts = Size(size.rows // size.rollouts, size.tokens, 1)
+    data = batch(prompts, ("prompts",))
+    return lambda: data.repeat(size.rollouts, interleave=True)
+
+
+CASES: dict[str, Callable[[Size], Call]] = {
+    **{f"advantages: {name}": estimator(name) for name in ESTIMATORS},
+    "metrics of the batch": data_metrics,
+    "balancing over 8 ranks": balancing,
+    "union": union,
+    "chunk(8)": chunk,
+    "repeat(n)": repeat,
+}
