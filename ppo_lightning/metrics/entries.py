@@ -55,9 +55,10 @@ class Entries:
         return torch.where(self.kept, self.values, math.inf).amin() if self.values.numel() else math.inf
 
     def nonfinite(self, probe: Scalar) -> Scalar:
-        """Return how many are NaN or infinite; on a CPU a finite `probe`, their sum or extreme, says there are none."""
+        """Return how many are NaN or infinite if `probe`, their sum or extreme, is so itself; else 0."""
         if self.array is None:
-            return (self.kept & ~self.values.isfinite()).count_nonzero()
+            bad = (self.kept & ~self.values.isfinite()).count_nonzero()
+            return torch.where(torch.as_tensor(probe).isfinite(), 0, bad)
         return 0.0 if math.isfinite(probe) else float(self.array.size - np.isfinite(self.array).sum())
 
 
