@@ -1,7 +1,8 @@
 """Time data-flow code against verl: python benchmarks/dataflow.py --oracle .venv-verl/bin/python.
 
 Ours runs in this process, verl's in one of the oracle's environment (tests/parity/make_oracle.sh), in turn, on one
-thread each; the table shows medians. Ratios carry over to other machines, seconds do not.
+thread each; the table shows medians of processor time, which counts no waiting for other programs. Ratios carry over
+to other machines, milliseconds do not.
 """
 
 import argparse
@@ -46,9 +47,9 @@ class Oracle:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     call()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def difference(name: str, call: Callable[[], Any], oracle: Oracle, size: Size) -> str:
