@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,13 @@ def quiet() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def fit(loaded: Loaded, resume: str = "never") -> int:
+def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] = ()) -> int:
     """Run a configuration to its end; returns the exit code (0, or 143 after SIGTERM).
+
+    Args:
+        loaded: what to run.
+        resume: `never`, `auto` (the newest whole checkpoint of the run directory) or the path of a checkpoint.
+        callbacks: Lightning callbacks of your own; they run after ours, and before what follows a step.
 
     Raises:
         PPOLightningError: something that the user must change; nothing was lost.
@@ -73,7 +79,7 @@ def fit(loaded: Loaded, resume: str = "never") -> int:
     sinks = build_sinks(config, run_dir, store)
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation)
     rollouts = build_rollouts(config, tokenizer, module, view)
-    trainer = build_trainer(config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics])
+    trainer = build_trainer(config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics, *callbacks])
     trainer.callbacks.append(ScheduleCallback(metrics, store, data, stop))
     _banner(view, config, run_dir, module, data)
     try:

@@ -165,12 +165,21 @@ class AlgorithmConfig:
 class RolloutCorrectionConfig:
     """Correction for the gap between the engine's and the trainer's probabilities; off by default."""
 
-    bypass_mode: bool = option(False, "use the engine's log-probs as old_log_probs; skips the old_log_prob forward")
+    bypass_mode: bool = option(
+        False, "use the engine's log-probs as old_log_probs: weights and rejection then follow the policy being trained"
+    )
     rollout_is: str = option("off", "importance weights", ("off", "token", "sequence"))
-    rollout_is_threshold: str = option("2.0", "upper bound, or lower_upper: weights are truncated")
+    rollout_is_threshold: str = option(
+        "2.0", "upper bound that weights are truncated at, or lower_upper: weights outside become 0"
+    )
     rollout_is_batch_normalize: bool = option(False, "divide the weights by their batch mean")
-    rollout_rs: str = option("off", "rejection rule: off or verl's names such as token_k1, seq_sum_k2, seq_mean_k3")
-    rollout_rs_threshold: str | None = option(None, "upper bound or lower_upper of the rejection rule")
+    rollout_rs: str = option(
+        "off",
+        "rejection rules by commas, or off: token, seq_sum, seq_mean or seq_max, each with _k1, _k2 or _k3",
+    )
+    rollout_rs_threshold: str | None = option(
+        None, "bound per rule, by commas: upper; for k1 lower_upper of the ratio engine / trainer"
+    )
 
 
 @dataclass(frozen=True)

@@ -210,21 +210,21 @@ class DataProto(Layers):
         """
         self.check_consistency()
         other.check_consistency()
+        ours, theirs = self.tensors(), other.tensors()
         if len(self) != len(other) and self.row_keys() and other.row_keys():
             raise DataError(f"union needs the same rows on both sides, got {len(self)} and {len(other)}")
-        union.check_tensors(self.tensors(), other.tensors())
+        union.check_tensors(ours, theirs)
         union.check_columns(self.non_tensor_batch, other.non_tensor_batch)
         union.check_meta(self.meta_info, other.meta_info)
-        union.check_layers_apart(self.tensors(), other.non_tensor_batch)
-        union.check_layers_apart(other.tensors(), self.non_tensor_batch)
+        union.check_layers_apart(ours, other.non_tensor_batch)
+        union.check_layers_apart(theirs, self.non_tensor_batch)
         if self.batch is None:
             self.batch = None if other.batch is None else other.batch.copy()
         else:
-            self.batch.update({key: value for key, value in other.tensors().items() if key not in self.tensors()})
-        self.non_tensor_batch.update(
-            {key: value for key, value in other.non_tensor_batch.items() if key not in self.non_tensor_batch}
-        )
-        self.meta_info.update({key: value for key, value in other.meta_info.items() if key not in self.meta_info})
+            for key in [key for key in theirs if key not in ours]:
+                self.batch[key] = theirs[key]
+        union.add_missing(self.non_tensor_batch, other.non_tensor_batch)
+        union.add_missing(self.meta_info, other.meta_info)
         self.check_consistency()
         return self
 

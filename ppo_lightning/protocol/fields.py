@@ -58,6 +58,7 @@ _DECLARED = (
         "score",
         "reward at the token that earns it; an outcome reward at the last one",
     ),
+    Field("reward_baselines", BATCH, B, "float32", "score", "score of the greedy response to the row's prompt (ReMax)"),
     Field(
         "old_log_probs", BATCH, BR, "float32", "old_log_prob", "log-probs under the policy before this step's updates"
     ),
@@ -68,6 +69,14 @@ _DECLARED = (
         "float32",
         "old_log_prob",
         "entropy of the policy per token; logged and popped by its stage",
+    ),
+    Field(
+        "sum_pi_squared",
+        BATCH,
+        BR,
+        "float32",
+        "old_log_prob",
+        "sum over the vocabulary of squared probabilities, for estimators and metrics of variance",
     ),
     Field("ref_log_prob", BATCH, BR, "float32", "ref_log_prob", "log-probs under the reference model"),
     Field("values", BATCH, BR, "float32", "values", "the critic's values before this step's updates"),

@@ -67,6 +67,12 @@ def check_meta(left: dict[str, Any], right: dict[str, Any]) -> None:
             raise DataError(f"key {key!r} of meta_info differs{_values_text(left[key], right[key])}: {REMEDY}")
 
 
+def add_missing(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """Add to `left`, in place and in their order, the entries of `right` whose keys it lacks."""
+    for key, value in right.items():
+        left.setdefault(key, value)
+
+
 def meta_equal(left: Any, right: Any) -> bool:
     """Compare two per-step values by `==`, deeply where that has no single answer (arrays and tensors)."""
     try:

@@ -9,7 +9,7 @@ FOLDERS = re.compile(r"(?<![\w.~-])/(?:" + "|".join(["work", "home", "root", "Us
 WORDS = [
     a + b for a, b in (("cla", "ude"), ("anthr", "opic"), ("copi", "lot"), ("sub", "agent"), ("co-authored", "-by"))
 ]
-PAST = re.compile(r"#.*\b(?:formerly|used to be|was renamed|no longer|previously|TODO|FIXME|XXX)\b")
+PAST = re.compile(r"#.*\b(?:formerly|used to be|was renamed|previously|TODO|FIXME|XXX)\b")
 
 
 def found(pattern):

@@ -110,10 +110,10 @@ def _rule(name: str, bound: str) -> Rule:
 def _band(text: str, key: str) -> tuple[float | None, float]:
     """Read `upper` or `lower_upper`."""
     try:
-        numbers = [float(part) for part in text.strip().split("_", 1)]
+        numbers = [float(part) for part in text.split("_")]
     except ValueError:
         numbers = []
-    if not numbers or not all(0 < number < math.inf for number in numbers) or numbers != sorted(numbers):
+    if len(numbers) not in (1, 2) or not all(0 < number < math.inf for number in numbers) or numbers != sorted(numbers):
         raise ConfigError(
             f"{key} must be a positive upper bound or lower_upper with lower <= upper - got {text!r} - "
             "write for example 2.0 or 0.5_2.0"

@@ -123,7 +123,7 @@ def test_padding_of_columns_alone():
 # ---- groups (PITFALL 26) --------------------------------------------------------------------------------------------
 
 
-def test_groups_survive_reorder_chunk_and_padding():
+def test_pitfall_26_groups_survive_reorder_chunk_and_padding():
     batch = DataProto.from_dict({"row": torch.arange(6)}, {"uid": ["b", "b", "a", "a", "c", "c"]})
     assert group_ids(batch).tolist() == [0, 0, 1, 1, 2, 2]
     batch.reorder([5, 0, 2, 4, 1, 3])
@@ -135,7 +135,7 @@ def test_groups_survive_reorder_chunk_and_padding():
     assert np.unique(padded.non_tensor_batch["uid"], return_counts=True)[1].tolist() == [2, 3, 3]
 
 
-def test_same_prompt_drawn_twice_is_two_groups():
+def test_pitfall_26_same_prompt_drawn_twice_is_two_groups():
     batch = DataProto.from_dict({"row": torch.arange(2)}, {"uid": ["draw 0", "draw 1"], "raw_prompt": ["1 + 1?"] * 2})
     assert group_ids(batch.repeat(2)).tolist() == [0, 0, 1, 1]
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from ppo_lightning.algorithms import POLICY_LOSSES
-from ppo_lightning.algorithms.aggregation import MODES
 from ppo_lightning.algorithms.policy_losses.arguments import GIVEN
 from ppo_lightning.algorithms.tables import resolve
 
@@ -83,7 +82,7 @@ def test_one_token_and_no_token(name, losses):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum-norm"])
 def test_pitfall_01_and_02_splits_and_ranks_do_not_change_the_gradient(name, mode, losses):
     tokens = losses.random_tokens(rows=12)
     tokens["log_prob"].requires_grad_()
@@ -112,8 +111,9 @@ def test_pitfall_01_and_02_splits_and_ranks_do_not_change_the_gradient(name, mod
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("junk", [NAN, math.inf, -math.inf, 1e30])
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum"])
+@pytest.mark.parametrize(
+    ("junk", "mode"), [(NAN, "token-mean"), (math.inf, "seq-mean-token-sum"), (-math.inf, "token-sum")]
+)
 def test_pitfall_05_junk_under_the_mask(name, junk, mode, losses):
     clean = losses.random_tokens()
     mask = clean["response_mask"].bool()

@@ -1,0 +1,134 @@
+"""A run from the outside: its directory, its metrics, stopping and going on, its last weights."""
+
+import json
+import math
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ppo_lightning.errors import CheckpointError
+from ppo_lightning.metrics.registry import METRICS
+
+UNCONDITIONAL = [
+    *(f"critic/{what}/{how}" for what in ("score", "rewards", "advantages", "returns", "values") for how in ("mean", "max", "min")),
+    "critic/vf_explained_var",
+    *(f"response_length/{how}" for how in ("mean", "max", "min", "clip_ratio")),
+    *(f"response_length_non_aborted/{how}" for how in ("mean", "max", "min", "clip_ratio")),
+    *(f"prompt_length/{how}" for how in ("mean", "max", "min", "clip_ratio")),
+    "response/aborted_ratio",
+    *(f"actor/{what}" for what in ("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl", "entropy", "grad_norm", "pg_loss", "lr")),
+    *(f"critic/{what}" for what in ("vf_loss", "vf_clipfrac", "vpred_mean", "grad_norm", "lr")),
+    *(f"timing_s/{what}" for what in ("gen", "reward", "old_log_prob", "values", "adv", "update_critic", "update_actor", "step")),
+    *(f"timing_per_token_ms/{what}" for what in ("gen", "values", "adv", "update_critic", "update_actor")),
+    "perf/total_num_tokens",
+    "perf/throughput",
+    "perf/time_per_step",
+    "training/rollout_probs_diff_max",
+    "training/rollout_probs_diff_mean",
+    "training/rollout_probs_diff_std",
+    "training/rollout_actor_probs_pearson_corr",
+    "training/global_step",
+]
+VOLATILE = ("timing", "perf/throughput", "perf/time_per_step", "perf/mfu")
+
+
+def steady(line):
+    """Return a step's numbers without those that depend on the clock."""
+    return {key: value for key, value in line.items() if not key.startswith(VOLATILE)}
+
+
+def test_every_unconditional_key_is_logged_each_step(run, lines):
+    _, folder, _ = run()
+    steps = [line for line in lines(folder) if line["step"] > 0]
+    assert len(steps) == 3
+    for line in steps:
+        assert [key for key in UNCONDITIONAL if key not in line] == []
+        assert [key for key, value in line.items() if value is None or not math.isfinite(value)] == []
+
+
+def test_switched_off_keys_are_absent(run, lines):
+    _, folder, _ = run("algorithm.adv_estimator=grpo", "data.val=null")
+    for line in lines(folder):
+        assert [key for key in line if "kl_loss" in key or "reward_kl" in key or key.startswith("critic/v")] == []
+
+
+def test_validation_before_within_and_after(run, lines):
+    _, folder, _ = run("validation.every_steps=2", "validation.samples_per_prompt=2", "validation.temperature=1.0")
+    validated = [line["step"] for line in lines(folder) if "val-core/arithmetic/acc/mean@2" in line]
+    assert validated == [0, 2, 3]
+    assert lines(folder)[0]["val-aux/arithmetic/num_prompts"] == 6
+
+
+def test_the_run_directory(run):
+    _, folder, _ = run()
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints"} <= names
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["trainer"]["steps"] == 3
+    rows = [json.loads(line) for line in (folder / "rollouts" / "step_000001.jsonl").read_text().splitlines()]
+    assert len(rows) == 16
+    assert {"input", "output", "gts", "score", "step", "uid", "advantage", "response_length", "finish_reason"} <= set(rows[0])
+    assert len({row["uid"] for row in rows}) == 4
+
+
+def test_a_second_run_gets_a_directory_of_its_own(run, lines):
+    run("trainer.steps=1", "data.val=null")
+    _, folder, _ = run("trainer.steps=1", "data.val=null")
+    assert len(lines(folder)) == 1
+    assert len(lines(folder.with_name("run-2"))) == 1
+
+
+def test_last_weights_load_in_transformers(run):
+    _, folder, record = run("data.val=null")
+    path = folder / "checkpoints" / "step_000003" / "actor"
+    loaded = AutoModelForCausalLM.from_pretrained(path)
+    assert AutoTokenizer.from_pretrained(path).chat_template
+    ids = torch.arange(5, 25).unsqueeze(0)
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, record.modules[-1].actor.eval()(ids).logits)
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo"])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_resume_repeats_the_straight_run(run, lines, estimator, cut):
+    """Stop after `cut` of 4 steps and go on: prompts, rewards and losses are those of the run that never stopped."""
+    options = [
+        f"algorithm.adv_estimator={estimator}",
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.kl_ctrl=adaptive",
+        "algorithm.kl_horizon=50",
+        "update.lr_warmup_steps=2",
+        "data.val=null",
+        "checkpoint.every_steps=1",
+    ]
+    _, straight, _ = run(*options, "trainer.steps=4", name="straight")
+    run(*options, f"trainer.steps={cut}", name="cut")
+    _, resumed, _ = run(*options, "trainer.steps=4", name="cut", resume="auto")
+    assert [line["step"] for line in lines(resumed)] == [1, 2, 3, 4]
+    for left, right in zip(lines(straight), lines(resumed), strict=True):
+        assert steady(left) == steady(right)
+    for step in range(1, 5):
+        name = f"rollouts/step_{step:06d}.jsonl"
+        assert (straight / name).read_text() == (resumed / name).read_text()
+
+
+def test_resume_from_what_is_no_checkpoint_is_an_error(run, tmp_path):
+    with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+        run(resume=str(tmp_path))
+
+
+def test_checkpoints_are_pruned(run):
+    _, folder, _ = run("checkpoint.every_steps=1", "checkpoint.keep=2", "data.val=null", "trainer.steps=4")
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step_000003", "step_000004"]
+
+
+def test_every_logged_key_is_registered(run, lines):
+    from ppo_lightning.metrics.registry import lookup
+
+    _, folder, _ = run("actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true")
+    keys = {key for line in lines(folder) for key in line} - {"step"}
+    assert METRICS
+    for key in sorted(keys):
+        lookup(key)
