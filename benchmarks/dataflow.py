@@ -17,7 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
+# Freed memory is kept and used again: else the first touch of new pages, and not the arithmetic, is what is measured,
+# and how much of it there is depends on what a process did before.
+KEPT_BYTES = str(4 << 30)
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": KEPT_BYTES,
+    "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES,
+}
+if any(os.environ.get(key) != value for key, value in ENVIRONMENT.items()):
+    os.execve(sys.executable, [sys.executable, __file__, *sys.argv[1:]], os.environ | ENVIRONMENT)
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from dataflow_inputs import Size, columns, fields
+from dataflow_inputs import Size, columns, fields, validation
 
 Call = Callable[[], Any]
 OPTIONS = {"gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": True}
@@ -82,6 +82,13 @@ METRIC_KEYS = (
 )
 
 
+def validation_metrics(size: Size) -> Call:
+    """Time the metrics of a validation."""
+    from ppo_lightning.metrics.validation import validation_metrics as measure
+
+    return lambda: measure(*validation(size))
+
+
 def balancing(size: Size) -> Call:
     """Time spreading the rows over 8 ranks."""
     from ppo_lightning.parallel.balance import balance
@@ -114,6 +121,7 @@ CASES: dict[str, Callable[[Size], Call]] = {
     "advantages: gae, gamma 0.99, lam 0.95": estimator("gae", DISCOUNTED),
     "advantages: reinforce_plus_plus, gamma 0.99": estimator("reinforce_plus_plus", DISCOUNTED),
     "metrics of the batch": data_metrics,
+    "metrics of a validation": validation_metrics,
     "balancing over 8 ranks": balancing,
     "union": union,
     "chunk(8)": chunk,

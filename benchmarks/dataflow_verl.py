@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from dataflow_inputs import Size, columns, fields
+from dataflow_inputs import Size, columns, fields, validation
 from dataflow_ours import DISCOUNTED, ESTIMATORS, METRIC_KEYS, OPTIONS
 
 Call = Callable[[], Any]
@@ -74,6 +74,13 @@ def data_metrics(size: Size) -> Call:
     return lambda: compute_data_metrics(data, use_critic=True)
 
 
+def validation_metrics(size: Size) -> Call:
+    """Time the metrics of a validation."""
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+    return lambda: process_validation_metrics(*validation(size))
+
+
 def balancing(size: Size) -> Call:
     """Time spreading the rows over 8 ranks."""
     from verl.utils import seqlen_balancing
@@ -109,6 +116,7 @@ CASES: dict[str, Callable[[Size], Call]] = {
     "advantages: gae, gamma 0.99, lam 0.95": estimator("gae", DISCOUNTED),
     "advantages: reinforce_plus_plus, gamma 0.99": estimator("reinforce_plus_plus", DISCOUNTED),
     "metrics of the batch": data_metrics,
+    "metrics of a validation": validation_metrics,
     "balancing over 8 ranks": balancing,
     "union": union,
     "chunk(8)": chunk,
