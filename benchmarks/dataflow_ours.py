@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from dataflow_inputs import Size, columns, fields
+from dataflow_inputs import Size, columns, fields, validation
 
 Call = Callable[[], Any]
-OPTIONS = {"gamma": 0.99, "lam": 0.95, "norm_adv_by_std_in_grpo": True}
+OPTIONS = {"gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": True}
+DISCOUNTED = {**OPTIONS, "gamma": 0.99, "lam": 0.95}
 ESTIMATORS = (
     "gae",
     "grpo",
@@ -26,7 +27,7 @@ ESTIMATORS = (
 )
 
 
-def estimator(name: str) -> Callable[[Size], Call]:
+def estimator(name: str, options: dict[str, Any] = OPTIONS) -> Callable[[Size], Call]:
     """Time an estimator, with the numbering of groups from `uid`."""
 
     def make(size: Size) -> Call:
@@ -37,7 +38,7 @@ def estimator(name: str) -> Callable[[Size], Call]:
         entry, data = ADVANTAGES[name], fields(size)
         function = resolve(entry.path)
         given = {key: torch.from_numpy(data[key]) for key in entry.reads if key != "group"}
-        given |= {key: OPTIONS[key] for key in entry.options if key in OPTIONS}
+        given |= {key: options[key] for key in entry.options if key in options}
         if not entry.grouped:
             return lambda: function(**given)
         return lambda: function(**given, group=group_ids(data["uid"]))
@@ -81,6 +82,13 @@ METRIC_KEYS = (
 )
 
 
+def validation_metrics(size: Size) -> Call:
+    """Time the metrics of a validation."""
+    from ppo_lightning.metrics.validation import validation_metrics as measure
+
+    return lambda: measure(*validation(size))
+
+
 def balancing(size: Size) -> Call:
     """Time spreading the rows over 8 ranks."""
     from ppo_lightning.parallel.balance import balance
@@ -110,7 +118,10 @@ def repeat(size: Size) -> Call:
 
 CASES: dict[str, Callable[[Size], Call]] = {
     **{f"advantages: {name}": estimator(name) for name in ESTIMATORS},
+    "advantages: gae, gamma 0.99, lam 0.95": estimator("gae", DISCOUNTED),
+    "advantages: reinforce_plus_plus, gamma 0.99": estimator("reinforce_plus_plus", DISCOUNTED),
     "metrics of the batch": data_metrics,
+    "metrics of a validation": validation_metrics,
     "balancing over 8 ranks": balancing,
     "union": union,
     "chunk(8)": chunk,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from dataflow_inputs import Size, columns, fields
-from dataflow_ours import ESTIMATORS, METRIC_KEYS, OPTIONS
+from dataflow_inputs import Size, columns, fields, validation
+from dataflow_ours import DISCOUNTED, ESTIMATORS, METRIC_KEYS, OPTIONS
 
 Call = Callable[[], Any]
 NAMES = {
@@ -32,7 +32,7 @@ class Config(SimpleNamespace):
         return getattr(self, key, default)
 
 
-def estimator(name: str) -> Callable[[Size], Call]:
+def estimator(name: str, options: dict[str, Any] = OPTIONS) -> Callable[[Size], Call]:
     """Time an estimator as verl's trainer calls it."""
 
     def make(size: Size) -> Call:
@@ -43,8 +43,8 @@ def estimator(name: str) -> Callable[[Size], Call]:
         tensors = {key: torch.from_numpy(data[key]) for key in ("token_level_rewards", "response_mask")}
         if name == "gae":
             values = torch.from_numpy(data["values"])
-            return lambda: function(**tensors, values=values, gamma=OPTIONS["gamma"], lam=OPTIONS["lam"])
-        config = Config(gamma=OPTIONS["gamma"], gdpo_reward_keys=["a", "b"], norm_adv_by_std_in_grpo=True)
+            return lambda: function(**tensors, values=values, gamma=options["gamma"], lam=options["lam"])
+        config = Config(gamma=options["gamma"], gdpo_reward_keys=["a", "b"], norm_adv_by_std_in_grpo=True)
         given = {**tensors, "index": data["uid"], "config": config}
         if "token_baseline" in name:
             given |= {key: torch.from_numpy(data[key]) for key in ("old_log_probs", "sum_pi_squared")}
@@ -72,6 +72,13 @@ def data_metrics(size: Size) -> Call:
 
     data = batch(size, METRIC_KEYS)
     return lambda: compute_data_metrics(data, use_critic=True)
+
+
+def validation_metrics(size: Size) -> Call:
+    """Time the metrics of a validation."""
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+    return lambda: process_validation_metrics(*validation(size))
 
 
 def balancing(size: Size) -> Call:
@@ -106,7 +113,10 @@ def repeat(size: Size) -> Call:
 
 CASES: dict[str, Callable[[Size], Call]] = {
     **{f"advantages: {name}": estimator(name) for name in ESTIMATORS},
+    "advantages: gae, gamma 0.99, lam 0.95": estimator("gae", DISCOUNTED),
+    "advantages: reinforce_plus_plus, gamma 0.99": estimator("reinforce_plus_plus", DISCOUNTED),
     "metrics of the batch": data_metrics,
+    "metrics of a validation": validation_metrics,
     "balancing over 8 ranks": balancing,
     "union": union,
     "chunk(8)": chunk,
@@ -121,9 +131,9 @@ def answer(request: dict[str, str], calls: dict[str, Call], size: Size) -> dict[
         if name not in calls:
             calls.clear()
             calls[name] = CASES[name](size)
-        start = time.perf_counter()
+        start = time.process_time()
         result = calls[name]()
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
     except (ImportError, KeyError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     if "save" in request:

@@ -56,7 +56,7 @@ class ValidTokens:
 def find_valid(response_mask: Shaped[Tensor, "B R"]) -> ValidTokens:
     """Locate the valid tokens of a batch."""
     kept = response_mask.bool()
-    scattered = (kept[:, 1:] & ~kept[:, :-1]).any()
+    scattered = (kept[:, 1:] > kept[:, :-1]).any()
     return ValidTokens(kept, _columns(kept) if scattered else None)
 
 

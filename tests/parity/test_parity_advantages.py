@@ -86,12 +86,12 @@ def rows_to_compare(name: str, case: Case) -> np.ndarray:
     return case.companions() > 1 if ADVANTAGES[name].grouped else np.ones(len(case.uid), dtype=bool)
 
 
-def compare(name: str, key: str, output: int = 0, **options: object) -> Callable[[], float]:
+def compare(name: str, key: str, output: int = 0, **options: object) -> Callable[[], tuple[int, float]]:
     """Return a comparison of one output of one estimator with golden values over all cases."""
 
-    def largest_difference() -> float:
+    def largest_difference() -> tuple[int, float]:
         expected, per_row = golden()[key], name in OUTCOME
-        at, worst, compared = 0, 0.0, 0
+        at, worst, compared, batches = 0, 0.0, 0, 0
         for case in inputs():
             mask = torch.from_numpy(case.mask).bool()
             kept, got = mask.any(-1).numpy(), ours(name, case, **options)[output]
@@ -107,11 +107,11 @@ def compare(name: str, key: str, output: int = 0, **options: object) -> Callable
             want, at = expected[at : at + len(got)], at + len(got)
             if name in WHITENED and len(got) and np.ptp(want) == 0 and not got.any():
                 right[:] = False  # equal values: test_difference_04
-            compared += int(right.sum())
+            compared, batches = compared + int(right.sum()), batches + bool(right.any())
             worst = max(worst, float(np.abs(got - want)[right].max(initial=0)))
         assert at == len(expected)
         assert compared > 400
-        return worst
+        return batches, worst
 
     return largest_difference
 
@@ -178,15 +178,15 @@ COMPARISONS = [
 ]
 
 
-def drawn_rows(method: str) -> Callable[[], float]:
+def drawn_rows(method: str) -> Callable[[], tuple[int, float]]:
     """Compare the rows that PF-PPO draws under the same seeds: 0.0 if they are the same."""
 
-    def differ() -> float:
+    def differ() -> tuple[int, float]:
         rows = []
         for seed in range(50):
             weights = row_weights(torch.from_numpy(drawn_scores(seed)), method, 1.5)
             rows.append(resample(weights, torch.Generator().manual_seed(seed)).numpy())
-        return float(not np.array_equal(np.concatenate(rows), golden()[f"pf_ppo.{method}"]))
+        return len(rows), float(not np.array_equal(np.concatenate(rows), golden()[f"pf_ppo.{method}"]))
 
     return differ
 
@@ -326,4 +326,6 @@ def test_golden_values_are_of_these_inputs():
 
 @pytest.mark.parametrize(("name", "theirs", "largest_difference"), COMPARISONS, ids=[row[0] for row in COMPARISONS])
 def test_equals_verl(name, theirs, largest_difference):
-    assert largest_difference() <= TOLERANCE
+    batches, worst = largest_difference()
+    assert batches >= 50
+    assert worst <= TOLERANCE

@@ -28,8 +28,8 @@ def gae(
     """
     tokens = find_valid(response_mask)
     baseline = tokens.pack(values)
-    after = torch.nn.functional.pad(baseline[:, 1:], (0, 1))
-    delta = tokens.pack_rewards(token_level_rewards).add(after, alpha=gamma).sub_(baseline)
+    delta = tokens.pack_rewards(token_level_rewards).sub_(baseline)
+    delta[:, :-1].add_(baseline[:, 1:], alpha=gamma)
     advantages = reverse_scan(delta, gamma * lam)
     returns = tokens.unpack(advantages + baseline)
     return whiten(tokens.unpack(advantages), response_mask, all_reduce).float(), returns.float()

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.groups import group_largest, group_total
-from ppo_lightning.algorithms.masked import token_counts
+from ppo_lightning.algorithms.masked import clear_masked, token_counts
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 WEIGHT_EPSILON = 1e-8
@@ -22,10 +22,10 @@ def path_variance(
     `W_t = sum over valid j <= t of rho_j^2 * (1 - 2 * pi_j + sum over the vocabulary of pi^2)`. The summand is the
     squared norm of the softmax score of token j; rho are the rollout's importance weights, if any.
     """
-    energy = sum_pi_squared.sub(old_log_probs.exp(), alpha=2).add_(1)
+    energy = old_log_probs.exp().mul_(-2).add_(sum_pi_squared).add_(1)
     if rollout_is_weights is not None:
         energy.mul_(rollout_is_weights.square())
-    return torch.where(kept, torch.where(kept, energy, 0.0).cumsum(-1), 0.0)
+    return clear_masked(clear_masked(energy, kept).cumsum_(-1), kept)
 
 
 def less_baseline(
@@ -45,9 +45,9 @@ def less_baseline(
     lengths = token_counts(kept).float()
     if handle_zero_tail:
         column = torch.arange(returns.shape[1], device=returns.device, dtype=lengths.dtype)
-        baseline = torch.where(column < _ends(lengths, group, number).unsqueeze(-1), baseline, 0.0)
+        baseline = clear_masked(baseline, column < _ends(lengths, group, number).unsqueeze(-1))
     told_apart = kept & _has_signal(returns, kept, lengths, group, number).unsqueeze(-1)
-    return torch.where(told_apart, returns - baseline, 0.0)
+    return clear_masked(returns - baseline, told_apart)
 
 
 def _ends(lengths: Float[Tensor, "B"], group: Int64[Tensor, "B"], number: int) -> Float[Tensor, "B"]:

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from ppo_lightning.algorithms.masked import clear_masked
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 
@@ -22,5 +23,5 @@ def remax(
     """
     tokens = find_valid(response_mask)
     returns = tokens.unpack(reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0))
-    advantages = torch.where(tokens.kept, returns - reward_baselines.unsqueeze(-1), 0.0)
+    advantages = clear_masked(returns - reward_baselines.unsqueeze(-1), tokens.kept)
     return advantages.float(), returns.float()
