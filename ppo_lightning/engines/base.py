@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from ppo_lightning.errors import EngineError
+
 
 @dataclass(frozen=True)
 class Request:
@@ -59,6 +61,19 @@ class Completion:
 
 
 OnFinish = Callable[[Completion], None]
+
+
+def check_prompts(requests: list[Request], context: int) -> None:
+    """Refuse prompts without tokens or without room for a response.
+
+    Raises:
+        EngineError: naming the row.
+    """
+    for request in requests:
+        if not request.prompt_ids or len(request.prompt_ids) >= context:
+            raise EngineError(
+                f"row {request.row}: a prompt needs 1 to {context - 1} tokens, got {len(request.prompt_ids)}"
+            )
 
 
 class Engine(Protocol):
