@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 
 from ppo_lightning.engines.base import Engine
+from ppo_lightning.engines.checksum import agree
 from ppo_lightning.errors import EngineError
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.module import PPOModule
@@ -38,6 +39,7 @@ class RolloutCallback(L.Callback):
             self._sync(pl_module)
         context.roller = self.roller
         pl_module.run_stage(STAGES[0], batch)
+        self.engine.sleep()
 
     def on_validation_batch_start(
         self,
@@ -50,6 +52,7 @@ class RolloutCallback(L.Callback):
         """Generate and score the validation rows."""
         self._sync(pl_module)
         self.roller.fill(batch, {}, MetricBook())
+        self.engine.sleep()
 
     def teardown(self, trainer: L.Trainer, pl_module: PPOModule, stage: str) -> None:
         """End the engine, however the run ended."""
@@ -86,7 +89,7 @@ def check_weights(engine: Engine, actor: Any) -> None:
     if expected is None:
         return
     found = engine.checksum()
-    if abs(found - expected) > 1e-6 * max(1.0, abs(expected)):
+    if not agree(found, expected):
         raise EngineError(
             f"after the sync for version {engine.version} the engine's weights have checksum {found!r}, the policy's {expected!r}: "
             "the engine would sample from other weights"

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from ppo_lightning.config.schema import Config
 from ppo_lightning.errors import EngineError
 
 
@@ -76,11 +77,25 @@ def check_prompts(requests: list[Request], context: int) -> None:
             )
 
 
+def context_of(config: Config, actor: nn.Module) -> int:
+    """Return the longest sequence that can come up: the model's context, or prompt and response budgets if shorter."""
+    response = max(config.rollout.response_tokens, config.validation.response_tokens or 0)
+    model = getattr(actor.config, "max_position_embeddings", None) or 2**31
+    return min(model, config.data.max_prompt_tokens + response)
+
+
 class Engine(Protocol):
-    """Generates responses with the weights it was last given."""
+    """Generates responses with the weights it was last given.
+
+    Attributes:
+        name: what `rollout.engine` calls it.
+        version: number of the weights it was last given.
+        counts: what went wrong and was mended since this was last emptied, by metric key.
+    """
 
     name: str
     version: int
+    counts: dict[str, float]
 
     def sync_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Take the policy's weights; afterwards `version` says which ones the engine samples from."""

@@ -48,6 +48,7 @@ class TransformersEngine:
         self.model, self.pad_id = model, pad_id
         self.sequences_per_batch, self.context = sequences_per_batch, context
         self.version = 0
+        self.counts: dict[str, float] = {}
         use_attention(model)
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:

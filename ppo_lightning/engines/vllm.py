@@ -7,7 +7,6 @@ emptied, and a checksum of what the kernels use is compared with the policy's (e
 import contextlib
 import gc
 import random
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ppo_lightning.config.schema import Config
-from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling, check_prompts
-from ppo_lightning.engines.checksum import column_checksum
-from ppo_lightning.engines.sampling import stream
+from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling, check_prompts, context_of
+from ppo_lightning.engines.checksum import checksum_of_policy
+from ppo_lightning.engines.sampling import seeds
 from ppo_lightning.engines.vllm_import import import_vllm
 from ppo_lightning.errors import EngineError
 from ppo_lightning.models.load import model_path
@@ -67,8 +66,9 @@ class VllmEngine:
         vllm = import_vllm()
         self.context, self.options = options.context, options
         self.dtype = getattr(torch, options.dtype)
-        self.version, self.asleep, self.started = 0, False, 0
+        self.version, self.asleep = 0, False
         self.names: list[str] | None = None
+        self.counts: dict[str, float] = {}
         self.params, self.final_only = vllm.SamplingParams, _final_only()
         with kept_state():
             self.llm: Any = _start(vllm, folder, options)
@@ -176,12 +176,8 @@ class VllmEngine:
         )
 
 
-def build_vllm(config: Config, module: Any) -> Any:
-    """Start the vLLM engine that `rollout.engine` names; called when the strategy has set up its ranks."""
-    if config.rollout.engine == "vllm_server":
-        from ppo_lightning.engines.vllm_server import build_server_engine
-
-        return build_server_engine(config, module)
+def build_vllm(config: Config, module: Any) -> VllmEngine:
+    """Start vLLM for a run; called when the strategy has set up its ranks."""
     rollout = config.rollout
     options = VllmOptions(
         dtype=config.model.dtype if rollout.dtype == "model" else rollout.dtype,
@@ -194,33 +190,6 @@ def build_vllm(config: Config, module: Any) -> Any:
         ranks=module.ranks.size,
     )
     return VllmEngine(model_path(config.model.path), options)
-
-
-def context_of(config: Config, actor: nn.Module) -> int:
-    """Return the longest sequence that can come up: the model's context, or prompt and response budgets if shorter."""
-    response = max(config.rollout.response_tokens, config.validation.response_tokens or 0)
-    model = getattr(actor.config, "max_position_embeddings", None) or 2**31
-    return min(model, config.data.max_prompt_tokens + response)
-
-
-def seeds(requests: list[Request]) -> list[int]:
-    """Return one non-negative 63-bit seed per request, from its key alone."""
-    return [int(number) >> 1 for number in stream([request.key for request in requests])]
-
-
-def checksum_of_policy(policy: nn.Module, dtype: torch.dtype, version: int, names: list[str]) -> float | None:
-    """Return the checksum that an engine must have which can show the named weights; None, and a word, if it shows none."""
-    mine = {name for name, _ in policy.named_parameters()}
-    hidden = mine - set(names)
-    if hidden:
-        warnings.warn(
-            f"rollout.check_weights: {len(hidden)} of {len(mine)} weights, such as {min(hidden)}, cannot be read back from vLLM: "
-            "watch training/rollout_probs_diff_mean",
-            stacklevel=2,
-        )
-    if hidden == mine:
-        return None
-    return column_checksum(policy, dtype, version, [name for name in names if name in mine or name == "lm_head.weight"])
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from ppo_lightning.engines.checksum import HEAD, checksum, columns, pick
 
 
 class PolicyWeights:
-    """Methods that vLLM's `collective_rpc` calls by name; everything that crosses it is plain or a tensor in process."""
+    """Methods that vLLM's `collective_rpc` calls by name; what crosses it to a server is plain."""
 
     def ppo_take_weights(
         self, weights: Iterable[tuple[str, Tensor]] | None = None, folder: str | None = None
@@ -70,7 +70,7 @@ def _parts(module: Any, last: str, fused: dict[str, list[str]]) -> Iterator[tupl
 def _read(model: nn.Module, place: tuple[str, slice, str], version: int) -> Tensor:
     """Return the columns that `version` picks of one weight, through the kernel where it was packed for one."""
     path, rows, parameter = place
-    module = model.get_submodule(path)
+    module: Any = model.get_submodule(path)
     if parameter != "weight" or not hasattr(module, "cpu_linear") or not hasattr(module, "quant_method"):
         return pick(getattr(module, parameter)[rows], version)
     if path != "lm_head" and hasattr(module, "org_vocab_size"):  # embeddings are looked up, not multiplied

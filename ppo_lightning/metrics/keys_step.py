@@ -11,6 +11,7 @@ from ppo_lightning.metrics.spec import (
     no_group_filter,
     no_peak,
     no_score_norms,
+    no_servers,
     no_validation,
     spread,
     stage_skipped,
@@ -99,6 +100,14 @@ MISMATCH = (
     MetricSpec(
         "training/rollout_actor_probs_pearson_corr", "PEARSON", "p_trainer with p_engine", TOKENS, "-1..1", "settle"
     ),
+    MetricSpec(
+        "training/rollout_probs_diff_alarm",
+        "MAX",
+        "1 if rollout_probs_diff_mean is more than rounding explains",
+        "-",
+        "0 or 1",
+        "settle",
+    ),
 )
 
 VARIANCE = (
@@ -116,6 +125,10 @@ COUNTERS = (
                "update"),
     MetricSpec("training/nonfinite_values", "SUM", "NaN and infinite values that went into metrics", "-", "values",
                "settle"),
+    MetricSpec("training/rollout_servers_lost", "SUM", "vLLM servers that stopped answering", "-", "servers", "rollout",
+               no_servers),
+    MetricSpec("training/rollout_requests_moved", "SUM", "requests sent again because their server was lost", "-",
+               "requests", "rollout", no_servers),
     MetricSpec("training/num_gen_batches", "MAX", "rollout batches drawn for the step", "-", "batches", "rollout",
                no_group_filter),
     MetricSpec("training/dropped_groups", "SUM", "groups whose scores are all equal", "-", "groups", "score",

@@ -72,6 +72,9 @@ class Roller:
                 self.rewards.submit(batch, completion, text)
 
         completions = self.engine.generate(self._requests(batch), sampling, on_finish)
+        for key, number in self.engine.counts.items():
+            book.sum(key, number)
+        self.engine.counts.clear()
         filled = self._assemble(batch, completions, sampling)
         start = time.perf_counter()
         if self.rewards is not None:
