@@ -35,7 +35,6 @@ import torch  # noqa: E402
 from dataflow_inputs import Size, fields  # noqa: E402
 from dataflow_ours import CASES  # noqa: E402
 
-
 SLOW_SECONDS = 5.0  # a call that takes longer is timed once
 
 
