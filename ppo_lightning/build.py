@@ -60,7 +60,9 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
         PPOLightningError: something that the user must change; nothing was lost.
     """
     config = loaded.config
-    run_dir = RunDir(config.output_dir, config.name) if resume != "never" else RunDir.fresh(config.output_dir, config.name)
+    run_dir = (
+        RunDir(config.output_dir, config.name) if resume != "never" else RunDir.fresh(config.output_dir, config.name)
+    )
     store = CheckpointStore(run_dir.checkpoints, config.checkpoint)
     start = store.find(resume)
     L.seed_everything(config.seed, verbose=False)
@@ -79,7 +81,9 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     sinks = build_sinks(config, run_dir, store)
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation)
     rollouts = build_rollouts(config, tokenizer, module, view)
-    trainer = build_trainer(config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics, *callbacks])
+    trainer = build_trainer(
+        config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics, *callbacks]
+    )
     trainer.callbacks.append(ScheduleCallback(metrics, store, data, stop))
     _banner(view, config, run_dir, module, data)
     try:

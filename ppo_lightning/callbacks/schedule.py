@@ -70,11 +70,15 @@ class ScheduleCallback(L.Callback):
 def validate(trainer: L.Trainer) -> None:
     """Run the validation loop inside fit, where the step number asks for it.
 
-    Lightning's own schedule counts batches since the process started, which a resumed run must not.
+    Lightning's own schedule counts batches since the process started, which a resumed run must not. What it does around
+    its own call is done here too.
     """
+    connector = trainer._logger_connector
+    first_loop_iter = connector._first_loop_iter
     trainer.validating = True
     trainer.fit_loop.epoch_loop.val_loop.run()
     trainer.training = True
+    connector._first_loop_iter = first_loop_iter
 
 
 def _due(step: int, every: int, last: bool) -> bool:

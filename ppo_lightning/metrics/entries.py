@@ -14,12 +14,18 @@ Scalar = Tensor | float | int
 
 
 class Entries:
-    """The entries of `values` where `mask` (same shape, any type; None: all) is true; the others are never read."""
+    """The entries of `values` where `mask` (same shape, any type; None: all) is true; the others are never read.
 
-    def __init__(self, values: Tensor, mask: Tensor | None = None) -> None:
+    Args:
+        values: numbers of any type and shape.
+        mask: which of them count.
+        pick: take them out at once; None: on a CPU.
+    """
+
+    def __init__(self, values: Tensor, mask: Tensor | None = None, pick: bool | None = None) -> None:
         self.array: np.ndarray | None = None
         values = values.detach()
-        if values.device.type == "cpu":
+        if pick or (pick is None and values.device.type == "cpu"):
             array = as_array(values)
             self.array = array.reshape(-1) if mask is None else array[mask.bool().cpu().numpy()]
         else:
@@ -49,9 +55,10 @@ class Entries:
         return torch.where(self.kept, self.values, math.inf).amin() if self.values.numel() else math.inf
 
     def nonfinite(self, probe: Scalar) -> Scalar:
-        """Return how many are NaN or infinite; on a CPU a finite `probe`, their sum or extreme, says there are none."""
+        """Return how many are NaN or infinite if `probe`, their sum or extreme, is so itself; else 0."""
         if self.array is None:
-            return (self.kept & ~self.values.isfinite()).count_nonzero()
+            bad = (self.kept & ~self.values.isfinite()).count_nonzero()
+            return torch.where(torch.as_tensor(probe).isfinite(), 0, bad)
         return 0.0 if math.isfinite(probe) else float(self.array.size - np.isfinite(self.array).sum())
 
 

@@ -7,8 +7,6 @@ from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import without_padding
 
-# Stage of this package -> the name verl's users have on their dashboards. Other names are logged as they are.
-VERL_NAMES = {"rollout": "gen", "score": "reward", "ref_log_prob": "ref", "advantage": "adv", "validation": "testing"}
 PER_RESPONSE_TOKEN = ("gen",)
 PER_TOKEN = ("ref", "values", "adv", "update_critic", "update_actor")
 
@@ -20,14 +18,13 @@ def timing_metrics(batch: DataProto, seconds: Mapping[str, float], book: MetricB
 
     Args:
         batch: this rank's rows.
-        seconds: wall seconds by name of stage or of timer (`step`, `update_actor`, ...); summed over repeats.
+        seconds: wall seconds by timer (the stages' timers, `step`, `update_actor`, ...), summed over repeats.
         book: taken the numbers into.
         ranks: number of ranks that write into the same metric.
     """
     prompt, response = lengths(without_padding(batch))
     tokens = {"response": response.sum(), "all": response.sum() + prompt.sum()}
-    for stage, wall in seconds.items():
-        name = VERL_NAMES.get(stage, stage)
+    for name, wall in seconds.items():
         book.mean(f"timing_s/{name}", wall)
         counted = "response" if name in PER_RESPONSE_TOKEN else "all" if name in PER_TOKEN else None
         if counted:

@@ -151,14 +151,22 @@ def verify_convention(batch: DataProto) -> None:
             f"input_ids and attention_mask must be as wide as prompts and responses together, got {tuple(ids.shape)} "
             f"and {tuple(mask.shape)} for prompts {tuple(prompts.shape)} and responses {tuple(responses.shape)}"
         )
-    before, after = mask[:, :width], mask[:, width:]
-    _check_rows(ids[:, :width] == prompts, "input_ids must begin with the row's prompt")
-    _check_rows(ids[:, width:] == responses, "input_ids must end with the row's response")
-    _check_rows((mask == 0) | (mask == 1), "attention_mask must hold only 0 and 1")
+    _check_equal(ids[:, :width], prompts, "input_ids must begin with the row's prompt")
+    _check_equal(ids[:, width:], responses, "input_ids must end with the row's response")
+    if mask.numel() and not 0 <= mask.min() <= mask.max() <= 1:
+        _check_rows((mask == 0) | (mask == 1), "attention_mask must hold only 0 and 1")
+    kept = mask.bool()
+    before, after = kept[:, :width], kept[:, width:]
     _check_rows(before[:, 1:] >= before[:, :-1], "prompts must be padded on the left only")
     _check_rows(after[:, 1:] <= after[:, :-1], "responses must be padded on the right only")
     if "response_mask" in tensors:
-        _check_rows(tensors["response_mask"] <= after, "response_mask must be 0 on padding")
+        _check_rows(tensors["response_mask"].bool() <= after, "response_mask must be 0 on padding")
+
+
+def _check_equal(values: Tensor, expected: Tensor, must: str) -> None:
+    """Raise DataError with the first row and column where two tensors (B, width) differ."""
+    if values.dtype != expected.dtype or not torch.equal(values, expected):
+        _check_rows(values == expected, must)
 
 
 def _check_rows(holds: Tensor, must: str) -> None:

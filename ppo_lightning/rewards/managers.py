@@ -82,7 +82,7 @@ def turn(scored: Sequence[Scored], lengths: Sequence[int], width: int, config: R
     for row, (item, length) in enumerate(zip(scored, lengths, strict=True)):
         if item.score is None or not length:
             continue
-        substituted = {"turn_ends": [length - 1], "turn_scores": [item.score]}
+        substituted: dict[str, Any] = {"turn_ends": [length - 1], "turn_scores": [item.score]}
         turns = substituted if item.fault else item.extra
         for end, reward in zip(turns["turn_ends"], turns["turn_scores"], strict=True):
             rows[row, end] += reward

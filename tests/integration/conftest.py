@@ -1,6 +1,8 @@
 """A model of two layers with the real tokenizer and chat template, and a way to run a recipe on it."""
 
 import json
+import subprocess
+import sys
 
 import lightning as L
 import pytest
@@ -91,3 +93,14 @@ def run(tiny_model, tmp_path):
 def lines():
     """Return a function that reads metrics.jsonl of a run directory."""
     return lambda folder: [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def cli():
+    """Return a function that runs `python -m ppo_lightning` in a process of its own."""
+
+    def go(*arguments):
+        command = [sys.executable, "-m", "ppo_lightning", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    return go

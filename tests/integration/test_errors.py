@@ -1,21 +1,29 @@
 """What a user does wrong ends with one message that names it, exit code 2, and no traceback."""
 
-import subprocess
-import sys
+import json
+import shutil
 
 import pytest
 
-
-def cli(*arguments, cwd=None, env=None):
-    command = [sys.executable, "-m", "ppo_lightning", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=300, check=False)
+from ppo_lightning.cli import main
 
 
-def refused(*arguments):
-    done = cli(*arguments)
-    assert done.returncode == 2, done.stderr
+@pytest.fixture
+def refused(capsys):
+    """Return a function that runs a command line and returns what it says on stderr, after an exit code of 2."""
+
+    def run(*arguments):
+        assert main(arguments) == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_from_a_shell_there_is_no_traceback(cli):
+    done = cli("fit", "--config", "quickstart", "data.train=none.jsonl")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: data.train=none.jsonl: no such file")
     assert "Traceback" not in done.stderr + done.stdout
-    return done.stderr
 
 
 @pytest.mark.parametrize(
@@ -38,16 +46,16 @@ def refused(*arguments):
         ("name=${oc.env:WANDB_API_KEY}", "would copy a secret"),
     ],
 )
-def test_config_mistakes(override, says):
+def test_config_mistakes(refused, override, says):
     assert says in refused("config", "--config", "quickstart", *override.split())
 
 
-def test_all_mistakes_are_reported_at_once():
+def test_all_mistakes_are_reported_at_once(refused):
     text = refused("config", "--config", "quickstart", "actor.lrr=1", "critic.lr=x", "trainer.stepz=3")
     assert len(text.strip().splitlines()) == 3
 
 
-def test_missing_recipe_lists_the_shipped_ones():
+def test_missing_recipe_lists_the_shipped_ones(refused):
     text = refused("fit", "--config", "gsm9k.yaml")
     assert "no such file" in text
     assert "quickstart" in text
@@ -60,37 +68,46 @@ def test_missing_recipe_lists_the_shipped_ones():
         ('{"question": "a", "answer": "1"}\nnot json\n', "", "row 2: not JSON"),
         ('{"question": "a", "answer": "1"}\n{"question": "", "answer": "1"}\n', "", "row 2: `question` must be text"),
         ('{"frage": "a", "antwort": "1"}\n', "", "data.question_key"),
-        ('{"question": "a", "answer": "1"}\n', "data.max_prompt_tokens=5 data.long_prompts=error", "row 1: the prompt has"),
+        (
+            '{"question": "a", "answer": "1"}\n',
+            "data.max_prompt_tokens=5 data.long_prompts=error",
+            "row 1: the prompt has",
+        ),
         ('{"question": "a", "answer": "1"}\n', "data.max_prompt_tokens=5", "no prompt left"),
         ('{"question": "a", "answer": "1"}\n', "", "data.prompts_per_step=8 is more than the 1 training prompts"),
         ('{"question": "a", "answer": "1"}\n', "data.answer_pattern=xyz", "matches nothing in the answer"),
     ],
 )
-def test_data_mistakes(tmp_path, real_model, content, override, says):
+def test_data_mistakes(refused, tmp_path, real_model, content, override, says):
     file = tmp_path / "rows.jsonl"
     if content is not None:
         file.write_text(content)
     text = refused(
-        "fit", "--config", "quickstart", f"data.train={file}", f"output_dir={tmp_path}", f"model.path={real_model}", *override.split()
+        "fit",
+        "--config",
+        "quickstart",
+        f"data.train={file}",
+        f"output_dir={tmp_path}",
+        f"model.path={real_model}",
+        *override.split(),
     )
     assert says in text
     assert not (tmp_path / "quickstart").exists()
 
 
-def test_model_without_chat_template(tmp_path, tiny_model):
-    import json
-    import shutil
-
+def test_model_without_chat_template(refused, tmp_path, tiny_model):
     bare = tmp_path / "bare"
     shutil.copytree(tiny_model, bare)
     (bare / "chat_template.jinja").unlink()
     settings = json.loads((bare / "tokenizer_config.json").read_text())
     settings.pop("chat_template", None)
     (bare / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert "has no chat template: set model.chat_template" in refused("fit", "--config", "quickstart", f"model.path={bare}")
+    assert "has no chat template: set model.chat_template" in refused(
+        "fit", "--config", "quickstart", f"model.path={bare}"
+    )
 
 
-def test_no_model_there(tmp_path):
+def test_no_model_there(refused, tmp_path):
     text = refused("fit", "--config", "quickstart", f"model.path={tmp_path}/none")
     assert "model.path" in text
     assert "packaged model" in text

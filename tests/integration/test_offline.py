@@ -1,6 +1,5 @@
 """Without a network: the recipe's own entries, said plainly; without such entries, an error with the ways out."""
 
-import os
 import re
 
 import pytest
@@ -30,7 +29,14 @@ def no_hub(monkeypatch, tmp_path):
 def test_what_needs_the_hub(tmp_path):
     assert needs_hub("openai/gsm8k:main@train")
     assert needs_hub("Qwen/Qwen2.5-0.5B-Instruct")
-    for local in (None, "smollm2-135m-instruct", "arithmetic:rows=3", "reasoning_gym/gsm_symbolic", "a/b.jsonl", str(tmp_path)):
+    for local in (
+        None,
+        "smollm2-135m-instruct",
+        "arithmetic:rows=3",
+        "reasoning_gym/gsm_symbolic",
+        "a/b.jsonl",
+        str(tmp_path),
+    ):
         assert not needs_hub(local)
 
 
@@ -62,11 +68,14 @@ def test_without_entries_it_is_an_error_with_three_ways_out():
 
 
 @pytest.mark.usefixtures("no_hub")
-def test_gsm8k_recipe_runs_offline(tiny_model, tmp_path, lines):
-    from test_errors import cli
-
+def test_gsm8k_recipe_runs_offline(cli, tiny_model, tmp_path, lines):
     done = cli(
-        "fit", "--config", "recipes/gsm8k.yaml", f"model.path={tiny_model}", f"output_dir={tmp_path}", *CUT, env=dict(os.environ)
+        "fit",
+        "--config",
+        "recipes/gsm8k.yaml",
+        f"model.path={tiny_model}",
+        f"output_dir={tmp_path}",
+        *CUT,
     )
     assert done.returncode == 0, done.stderr
     assert "OFFLINE" in done.stdout

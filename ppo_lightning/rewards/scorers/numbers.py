@@ -58,8 +58,8 @@ _REWRITES = [
 
 def clean(text: str) -> str:
     """Return the text with every spelling that means the same number written one way."""
-    text = "".join(map(_character, text))
-    text = _SUPERSCRIPT.sub(_superscript, text)
+    if not text.isascii():
+        text = _SUPERSCRIPT.sub(_superscript, "".join(map(_character, text)))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ppo_lightning.metrics.mismatch import divergence_metrics, mismatch_metrics
+from ppo_lightning.metrics.mismatch import mismatch_metrics
 from ppo_lightning.metrics.values import MetricBook
 
 
@@ -50,36 +50,11 @@ def test_correlation_over_ranks_is_that_of_all_tokens(make_batch, over_ranks):
 
 def test_pitfall_22_without_tokens_only_valid_is_there(make_batch):
     assert compute(mismatch_metrics, make_batch([0, 0])) == {"training/rollout_probs_diff_valid": 0.0}
-    assert compute(divergence_metrics, make_batch([0, 0])) == {}
-
-
-def test_divergences_worked_example(make_batch):
-    batch = make_batch(
-        [2, 0, 1],
-        width=2,
-        old_log_probs=logs([0.5, 0.25], [0.1, 0.1], [0.8, 0.1]),
-        rollout_log_probs=logs([0.25, 0.5], [0.9, 0.9], [0.4, 0.9]),
-    )
-    found = compute(divergence_metrics, batch)
-    two = math.log(2)
-    assert found["rollout_corr/kl"] == pytest.approx(-two / 3)  # log ratios +log 2, -log 2, +log 2 over three tokens
-    assert found["rollout_corr/k3_kl"] == pytest.approx((2 - two - 1 + 0.5 + two - 1 + 2 - two - 1) / 3)
-    assert found["rollout_corr/chi2_token"] == pytest.approx((4 + 0.25 + 4) / 3 - 1)
-    assert found["rollout_corr/chi2_seq"] == pytest.approx((1 + 4) / 2 - 1)  # two rows with tokens
-    assert found["rollout_corr/training_ppl"] == pytest.approx((math.sqrt(8) + 1.25) / 2)
-    assert found["rollout_corr/rollout_ppl"] == pytest.approx((math.sqrt(8) + 2.5) / 2)
-    assert found["rollout_corr/log_ppl_diff"] == pytest.approx((0 - two) / 2)
-    assert found["rollout_corr/log_ppl_abs_diff"] == pytest.approx(two / 2)
-    assert found["rollout_corr/log_ppl_diff_max"] == pytest.approx(0.0)
-    assert found["rollout_corr/log_ppl_diff_min"] == pytest.approx(-two)
-    assert found["rollout_corr/ppl_ratio"] == pytest.approx((1 + 0.5) / 2)
 
 
 def test_agreement_is_zero_distance(make_batch):
     batch = make_batch([5, 3])
     batch.batch["rollout_log_probs"] = batch.batch["old_log_probs"].clone()
-    found = compute(mismatch_metrics, batch) | compute(divergence_metrics, batch)
+    found = compute(mismatch_metrics, batch)
     assert found["training/rollout_probs_diff_max"] == 0.0
     assert found["training/rollout_actor_probs_pearson_corr"] == pytest.approx(1.0)
-    for key in ("kl", "k3_kl", "chi2_token", "chi2_seq", "log_ppl_diff"):
-        assert found[f"rollout_corr/{key}"] == 0.0

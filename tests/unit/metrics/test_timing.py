@@ -7,7 +7,7 @@ from ppo_lightning.metrics.values import MetricBook
 def test_worked_example(make_batch):
     book = MetricBook()
     # 7 response and 6 prompt tokens
-    timing_metrics(make_batch([5, 2, 0]), {"rollout": 1.4, "ref_log_prob": 2.6, "step": 9.0, "align": 0.5}, book)
+    timing_metrics(make_batch([5, 2, 0]), {"gen": 1.4, "ref": 2.6, "step": 9.0, "align": 0.5}, book)
     assert book.compute() == pytest.approx(
         {
             "timing_s/gen": 1.4,

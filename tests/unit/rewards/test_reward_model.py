@@ -16,26 +16,10 @@ from ppo_lightning.errors import RewardError
 from ppo_lightning.rewards.reward_model import LocalModel, encode, pad, render, reward_model, score_batch
 from ppo_lightning.rewards.sample import Sample
 
-WORDS = [
-    "<pad>",
-    "<eos>",
-    "<u>",
-    "<a>",
-    "what",
-    "is",
-    "two",
-    "plus",
-    "three",
-    "five",
-    "six",
-    "it",
-    "i",
-    "think",
-    "perhaps",
-    "maybe",
-    "a",
-    "dog",
-]
+WORDS = (
+    *("<pad>", "<eos>", "<u>", "<a>", "what", "is", "two", "plus", "three"),
+    *("five", "six", "it", "i", "think", "perhaps", "maybe", "a", "dog"),
+)
 TEMPLATE = "{% for m in messages %}<{{ m.role[0] }}> {{ m.content }} <eos> {% endfor %}"
 SIZES = {"vocab_size": len(WORDS), "num_labels": 1}
 CONFIGS = {

@@ -1,0 +1,196 @@
+"""What is declared of a metric, and the switches of the configuration that it depends on. Torch-free."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
+from ppo_lightning.algorithms.tables import find_estimator
+from ppo_lightning.config.schema import Config
+from ppo_lightning.stages import STAGES, strictly_on_policy, uses_critic
+
+Absent = Callable[[Config], str | None]
+
+
+def logged(config: Config) -> None:
+    """Whatever the configuration, the metric is logged."""
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One metric key, or a family of keys.
+
+    Attributes:
+        key: as it is logged; `<name>` stands for any text, `<N>` and `<k>` for a number.
+        reduction: over micro-batches and ranks: MEAN (of sums and counts), SUM, MIN, MAX, LOSS (sum over micro-batches,
+            mean over mini-batches and ranks), or a statistic merged from moments.
+        numerator: what is added up, or what the extreme is of.
+        denominator: what it is divided by, "-" for nothing.
+        unit: of the number.
+        stage: that writes it.
+        absent_because: the switch that keeps it out of a run with this configuration; None: it is logged.
+    """
+
+    key: str
+    reduction: str
+    numerator: str
+    denominator: str
+    unit: str
+    stage: str
+    absent_because: Absent = logged
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """What the keys of the family look like."""
+        pieces = re.split(r"(<[^>]+>)", self.key)
+        held = {"<N>": r"\d+", "<k>": r"\d+", "<data_source>": r".+"}
+        return re.compile("".join(held.get(p, r"[^/]+") if p.startswith("<") else re.escape(p) for p in pieces))
+
+    def matches(self, key: str) -> bool:
+        """Return whether this is the declaration of a logged key."""
+        return self.key == key or ("<" in self.key and self.pattern.fullmatch(key) is not None)
+
+
+def spread(
+    key: str, of: str, over: str, unit: str, stage: str, absent_because: Absent = logged
+) -> tuple[MetricSpec, ...]:
+    """Declare `key`/mean, /max and /min of the same things."""
+    return (
+        MetricSpec(f"{key}/mean", "MEAN", of, over, unit, stage, absent_because),
+        MetricSpec(f"{key}/max", "MAX", f"{of}, over {over}", "-", unit, stage, absent_because),
+        MetricSpec(f"{key}/min", "MIN", f"{of}, over {over}", "-", unit, stage, absent_because),
+    )
+
+
+def either(*reasons: Absent) -> Absent:
+    """Return the first reason that holds."""
+    return lambda config: next((why for reason in reasons if (why := reason(config))), None)
+
+
+def no_critic(config: Config) -> str | None:
+    """The estimator needs no values."""
+    if uses_critic(config):
+        return None
+    with_critic = ", ".join(name for name, estimator in ADVANTAGES.items() if estimator.critic)
+    return f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs no critic; one does with {with_critic}"
+
+
+def no_kl_in_reward(config: Config) -> str | None:
+    """KL in the reward is off."""
+    return None if config.algorithm.use_kl_in_reward else "algorithm.use_kl_in_reward=false: no KL in the reward"
+
+
+def no_kl_loss(config: Config) -> str | None:
+    """KL in the loss is off."""
+    return None if config.actor.use_kl_loss else "actor.use_kl_loss=false: no KL in the loss"
+
+
+def no_importance_weights(config: Config) -> str | None:
+    """Importance weights are off."""
+    return "rollout_correction.rollout_is=off" if config.rollout_correction.rollout_is == "off" else None
+
+
+def no_batch_normalisation(config: Config) -> str | None:
+    """Importance weights are not normalised."""
+    normalised = config.rollout_correction.rollout_is_batch_normalize
+    return None if normalised else "rollout_correction.rollout_is_batch_normalize=false"
+
+
+def no_lower_bound(config: Config) -> str | None:
+    """Importance weights have an upper bound alone."""
+    bounds = config.rollout_correction.rollout_is_threshold
+    return None if "_" in bounds else f"rollout_correction.rollout_is_threshold={bounds} has no lower bound"
+
+
+def no_rejection(config: Config) -> str | None:
+    """Rejection is off."""
+    return "rollout_correction.rollout_rs=off" if config.rollout_correction.rollout_rs == "off" else None
+
+
+def no_correction(config: Config) -> str | None:
+    """Neither weights nor rejection are on."""
+    if no_importance_weights(config) and no_rejection(config):
+        return "rollout_correction.rollout_is=off and rollout_correction.rollout_rs=off"
+    return None
+
+
+def no_group_filter(config: Config) -> str | None:
+    """Groups are not filtered."""
+    return None if config.algorithm.filter_groups else "algorithm.filter_groups=false"
+
+
+def no_entropy(config: Config) -> str | None:
+    """No forward measures the entropy: old log-probs are the engine's, and the update is not strictly on-policy."""
+    if config.rollout_correction.bypass_mode and not strictly_on_policy(config):
+        return "rollout_correction.bypass_mode=true: no forward of the unchanged policy is run"
+    return None
+
+
+def no_entropy_bonus(config: Config) -> str | None:
+    """The entropy is not in the loss."""
+    return None if config.actor.entropy_coeff != 0.0 else "actor.entropy_coeff=0"
+
+
+def no_clipping(config: Config) -> str | None:
+    """The policy loss does not clip ratios."""
+    name = config.actor.policy_loss
+    known = POLICY_LOSSES.get(name)
+    plain = known is not None and not {"clip_ratio_low", "tau_pos"} & set(known.options)
+    return f"actor.policy_loss={name} clips no ratio" if plain else None
+
+
+def no_lower_clipping(config: Config) -> str | None:
+    """The policy loss has no second bound for negative advantages."""
+    if config.actor.policy_loss == "clip_cov":
+        return "actor.policy_loss=clip_cov has no dual clip"
+    return no_clipping(config)
+
+
+def no_ratio_kl(config: Config) -> str | None:
+    """The policy loss does not report how far the policy moved."""
+    return "actor.policy_loss=reinforce uses no old log-probs" if config.actor.policy_loss == "reinforce" else None
+
+
+def no_balancing(config: Config) -> str | None:
+    """Rows are not spread over ranks by their workload."""
+    if config.trainer.devices * config.trainer.nodes == 1:
+        return "trainer.devices=1, trainer.nodes=1: nothing to balance"
+    return None if config.trainer.balance_batch else "trainer.balance_batch=false"
+
+
+def no_score_norms(config: Config) -> str | None:
+    """No estimator asks for the sum of squared probabilities."""
+    estimator = find_estimator(ADVANTAGES, config.algorithm.adv_estimator)
+    if "sum_pi_squared" in estimator.reads:
+        return None
+    needing = ", ".join(name for name, one in ADVANTAGES.items() if "sum_pi_squared" in one.reads)
+    return f"algorithm.adv_estimator={config.algorithm.adv_estimator} reads no sum_pi_squared; these do: {needing}"
+
+
+def no_peak(config: Config) -> str | None:
+    """The device's peak is not known."""
+    if config.trainer.accelerator == "cpu":
+        return "trainer.accelerator=cpu: the peak of a CPU is not known"
+    return None if config.model.dtype == "bfloat16" else f"model.dtype={config.model.dtype}: 16-bit peaks are known"
+
+
+def no_validation(config: Config) -> str | None:
+    """There are no validation rows."""
+    return "data.val=null" if config.data.val is None else None
+
+
+def no_repeats(config: Config) -> str | None:
+    """Every validation prompt is sampled once."""
+    once = config.validation.samples_per_prompt == 1
+    return "validation.samples_per_prompt=1" if once else None
+
+
+def no_checkpoint(config: Config) -> str | None:
+    """Nothing is saved."""
+    return "checkpoint.every_steps=0" if config.checkpoint.every_steps == 0 else None
+
+
+def stage_skipped(timer: str) -> Absent:
+    """Return why the stage with this timer does not run."""
+    return next(stage.skipped_because for stage in STAGES if stage.timer == timer)
