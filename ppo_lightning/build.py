@@ -119,7 +119,8 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
     actor = load_causal_lm(config.model)
     if not check_head(actor):
         raise ConfigError(
-            f"model.path={config.model.path}: its logits are scaled, capped or biased after the output head, which is not supported"
+            f"model.path={config.model.path}: its logits are scaled, capped or biased after the output head, "
+            "which is not supported"
         )
     critic = load_critic(config) if uses_critic(config) else None
     reference = (
@@ -253,18 +254,19 @@ def _banner(view: ConsoleView, config: Config, run_dir: RunDir, module: PPOModul
     view.say(f"ppo_lightning {__version__}  run directory {run_dir.path}  seed {config.seed}")
     view.say(
         f"  model    {config.model.path} ({', '.join(parts)}), {config.model.dtype}, "
-        f"{config.trainer.accelerator} x {config.trainer.devices} ({torch.get_num_threads()} threads), strategy {config.trainer.strategy}"
+        f"{config.trainer.accelerator} x {config.trainer.devices} ({torch.get_num_threads()} threads), "
+        f"strategy {config.trainer.strategy}"
     )
     view.say(
         f"  data     {len(data.train_set)} prompts{validation}; prompts up to {config.data.max_prompt_tokens} tokens"
     )
     view.say(
-        f"  rollout  {config.rollout.engine}: {config.data.prompts_per_step} prompts x {n} = {sequences_per_step(config)} sequences "
-        f"of up to {config.rollout.response_tokens} tokens, temperature {config.rollout.temperature}"
+        f"  rollout  {config.rollout.engine}: {config.data.prompts_per_step} prompts x {n} = "
+        f"{sequences_per_step(config)} sequences of up to {config.rollout.response_tokens} tokens, temperature {config.rollout.temperature}"
     )
     view.say(
-        f"  update   {config.algorithm.adv_estimator} / {config.actor.policy_loss}: {optimizer_steps(config)} optimizer step(s) per "
-        f"training step, {mini} sequences each; actor lr {config.actor.lr}"
+        f"  update   {config.algorithm.adv_estimator} / {config.actor.policy_loss}: {optimizer_steps(config)} optimizer "
+        f"step(s) per training step, {mini} sequences each; actor lr {config.actor.lr}"
         + (f", critic lr {config.critic.lr}" if module.critic else "")
     )
     view.say(f"  length   {data.steps} training steps")

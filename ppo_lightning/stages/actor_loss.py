@@ -81,7 +81,8 @@ class ActorLoss:
         """Write what the update itself measured: old log-probabilities and the entropy of the unchanged policy."""
         if self.on_policy:
             rows, width = self.batch.batch["response_mask"].shape
-            old, entropys = ([(part[0], part[i]) for part in self.measured] for i in (1, 2))
+            old = [(part, log_prob) for part, log_prob, _ in self.measured]
+            entropys = [(part, entropy) for part, _, entropy in self.measured]
             self.batch.batch["old_log_probs"] = restore(old, rows, width)
             log_entropy(restore(entropys, rows, width), self.batch, self.context)
 
