@@ -165,8 +165,8 @@ def _sampling(config: Config) -> Iterator[str]:
     ]
     if truncated and correction.rollout_is == "off" and not correction.bypass_mode:
         yield (
-            f"{', '.join(truncated)}: training on a truncated distribution is biased, since the trainer normalises over "
-            "the whole vocabulary: use 1.0, -1 and 0.0, or correct for it with rollout_correction.rollout_is=token"
+            f"{', '.join(truncated)}: training on a truncated distribution is biased, since the trainer normalises "
+            "over the whole vocabulary: use 1.0, -1 and 0.0, or correct for it with rollout_correction.rollout_is=token"
         )
     if config.validation.samples_per_prompt > 1 and config.validation.temperature == 0:
         yield (

@@ -68,7 +68,7 @@ class ActorLoss:
         )
         loss = self._aggregate(losses, mask, counts)
         book.loss("actor/pg_loss", loss.detach())
-        if actor.entropy_coeff != 0.0:
+        if actor.entropy_coeff != 0.0 and entropy is not None:
             loss = loss - actor.entropy_coeff * self._aggregate(entropy, mask, counts)
         if actor.use_kl_loss:
             loss = loss + actor.kl_loss_coef * self._kl(current, tensors["ref_log_prob"], mask, counts, book)
