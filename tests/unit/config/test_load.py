@@ -87,7 +87,9 @@ def test_defaults_are_valid_and_frozen():
 
 
 def test_batch_arithmetic():
-    config = load(None, ["data.prompts_per_step=8", "rollout.rollouts_per_prompt=4", "update.sequences_per_minibatch=16"]).config
+    config = load(
+        None, ["data.prompts_per_step=8", "rollout.rollouts_per_prompt=4", "update.sequences_per_minibatch=16"]
+    ).config
     assert sequences_per_step(config) == 32
     assert optimizer_steps(config) == 2
     assert optimizer_steps(load(None, ["update.ppo_epochs=3"]).config) == 3

@@ -17,7 +17,9 @@ def test_gsm8k_rows():
 
 def test_gsm8k_is_recognised_in_a_local_file():
     assert read_row(GSM8K, QA, DataConfig(), "my/train.jsonl").data_source == "openai/gsm8k"
-    assert read_row({"question": "a", "answer": "5"}, QA, DataConfig(), "my/train.jsonl").data_source == "my/train.jsonl"
+    assert (
+        read_row({"question": "a", "answer": "5"}, QA, DataConfig(), "my/train.jsonl").data_source == "my/train.jsonl"
+    )
 
 
 def test_verl_rows():

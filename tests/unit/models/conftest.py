@@ -29,4 +29,3 @@ def rows():
     ids[1, :6] = ids[2, :6] = ids[0, :6]
     ids[4, :6] = ids[3, :6]
     return ids, mask, mask[:, 6:].bool()
-

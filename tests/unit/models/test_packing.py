@@ -29,7 +29,9 @@ def test_responses_do_not_see_each_other(llama, rows):
     ids, mask, valid = rows
     packed = pack(ids, mask, 5, GROUPS)
     causal = torch.ones_like(packed.mask[0, 0]).tril().expand_as(packed.mask)
-    hidden = llama.get_decoder()(input_ids=packed.ids, attention_mask=causal, position_ids=packed.positions).last_hidden_state
+    hidden = llama.get_decoder()(
+        input_ids=packed.ids, attention_mask=causal, position_ids=packed.positions
+    ).last_hidden_state
     leaky = hidden.flatten(0, 1)[packed.before[valid]]
     assert not torch.allclose(plain_states(llama, ids, mask, valid), leaky, atol=1e-2)
 
@@ -46,7 +48,12 @@ def test_tokens_are_laid_once(rows):
 def test_models_with_a_sliding_window_are_left_alone(llama):
     assert can_pack(llama)
     config = MistralConfig(
-        vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, sliding_window=4
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        sliding_window=4,
     )
     assert not can_pack(MistralForCausalLM(config))
 
