@@ -69,5 +69,5 @@ def test_bad_rows_say_why(row, kind, says):
 
 
 def test_unknown_columns_say_what_is_needed():
-    with pytest.raises(DataError, match="frage.*data.question_key"):
+    with pytest.raises(DataError, match=r"frage.*data.question_key"):
         detect(["frage"], DataConfig(), "f")

@@ -59,5 +59,5 @@ def test_truncation_keeps_and_renormalises(sampling, kept):
     logits = torch.tensor([2.0, 1.0, 0.0]).repeat(1000, 1)
     token, log_prob = draw(logits, sampling, torch.linspace(0, 0.9999, 1000))
     assert set(token.tolist()) == kept
-    total = sum({t: p for t, p in zip(token.tolist(), log_prob.exp().tolist(), strict=True)}.values())
+    total = sum(dict(zip(token.tolist(), log_prob.exp().tolist(), strict=True)).values())
     assert total == pytest.approx(1.0, abs=1e-5)
