@@ -55,7 +55,9 @@ def best_and_worst(batch: DataProto, tokenizer: Any, groups: int) -> list[tuple[
     for row, uid in enumerate(batch.non_tensor_batch["uid"]):
         members.setdefault(uid, []).append(row)
     ordered = sorted(members.values(), key=lambda rows: len({scores[r] for r in rows}) == 1)
-    pairs = [(max(rows, key=scores.__getitem__), min(rows, key=scores.__getitem__)) for rows in ordered[:groups]]
+    pairs = [
+        (max(rows, key=scores.__getitem__), min(reversed(rows), key=scores.__getitem__)) for rows in ordered[:groups]
+    ]
     dumped = rollout_rows(batch.select_idxs([r for pair in pairs for r in pair]), tokenizer) if pairs else []
     shown = [Shown(r["input"][-1]["content"], r["output"], r["gts"], r["score"]) for r in dumped]
     return list(zip(shown[::2], shown[1::2], strict=True))

@@ -65,7 +65,10 @@ class Record(L.Callback):
     """Keeps what the steps of a run did."""
 
     def __init__(self):
-        self.stages, self.batches, self.modules = [], [], []
+        self.stages, self.batches, self.modules, self.validated = [], [], [], []
+
+    def on_validation_end(self, trainer, pl_module):
+        self.validated.append(pl_module.step)
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.stages.append(list(pl_module.context.recorded))
