@@ -20,7 +20,6 @@ PENDING = {
     "rollout.top_k",
     "rollout.top_p",
     "trainer.balance_batch",
-    "validation.response_tokens",
     "validation.temperature",
     "validation.top_k",
     "validation.top_p",
