@@ -11,6 +11,9 @@ from ppo_lightning.errors import ConfigError
 
 Record = TypeVar("Record")
 
+PARTS_KEY = "gdpo_reward_keys"
+"""Key of `algorithm.adv_options` that names the columns of `reward_parts`."""
+
 
 @dataclass(frozen=True)
 class Estimator:
@@ -112,3 +115,24 @@ def own_estimator(path: str) -> Estimator:
 def find_estimator(table: Mapping[str, Estimator], name: str) -> Estimator:
     """Return the record of `algorithm.adv_estimator`: an entry of the table, or a user's own `module:function`."""
     return own_estimator(name) if ":" in name else look_up(table, name, "algorithm.adv_estimator")
+
+
+def check_adv_options(record: Estimator, algorithm: Any) -> None:
+    """Check that every key of `algorithm.adv_options` is an option of the estimator, and that none is missing.
+
+    Raises:
+        ConfigError: one is not, or an estimator of reward parts is not told which.
+    """
+    parts = "reward_parts" in record.reads
+    valid = (*record.options, *((PARTS_KEY,) if parts else ()))
+    unknown = sorted(set(algorithm.adv_options) - set(valid))
+    if unknown:
+        raise ConfigError(
+            f"algorithm.adv_options may hold for algorithm.adv_estimator={algorithm.adv_estimator}: "
+            f"{', '.join(valid) or 'none'} - got {', '.join(unknown)} - remove or rename"
+        )
+    if parts and not algorithm.adv_options.get(PARTS_KEY):
+        raise ConfigError(
+            f"algorithm.adv_estimator={algorithm.adv_estimator} compares parts of the reward - got no "
+            f"algorithm.adv_options.{PARTS_KEY} - name columns of the reward, such as [gsm8k, gsm8k_format]"
+        )
