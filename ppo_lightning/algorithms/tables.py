@@ -50,6 +50,7 @@ class PolicyLoss:
         options: keys of the `actor` section or of `actor.loss_options` it is called with.
         loss_agg_mode: aggregation that the loss prescribes; None leaves `update.loss_agg_mode` in force.
         selection: `module:function` that picks tokens over the whole mini-batch before its first backward, or None.
+        required: those of the options that have no default and must be in `actor.loss_options`.
         ratio: it holds the ratio of the policy to `old_log_prob`, so that in bypass mode it corrects for the engine by
             itself and must not be given importance weights as well.
     """
@@ -58,6 +59,7 @@ class PolicyLoss:
     options: tuple[str, ...] = ()
     loss_agg_mode: str | None = None
     selection: str | None = None
+    required: tuple[str, ...] = ()
     ratio: bool = True
 
 

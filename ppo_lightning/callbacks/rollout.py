@@ -37,6 +37,8 @@ class RolloutCallback(L.Callback):
         with context.timer("update_weights"):
             self._sync(pl_module)
         context.roller = self.roller
+        context.epoch = trainer.datamodule.epoch
+        context.draw_rows = lambda number: further_rows(trainer, pl_module, number)
         pl_module.run_stage(STAGES[0], batch)
 
     def on_validation_batch_start(
@@ -74,6 +76,12 @@ class RolloutCallback(L.Callback):
         engine.sync_weights(module.actor.named_parameters(), module.step)
         if module.config.rollout.check_weights:
             check_weights(engine, module.actor)
+
+
+def further_rows(trainer: L.Trainer, module: PPOModule, number: int) -> DataProto:
+    """Return the rows of a further draw of the step at hand, on the module's device."""
+    draw = f"{module.step + 1}-{module.ranks.rank}-draw{number}"
+    return module.open_rows(trainer.datamodule.draw(number), draw, training=True).to(module.device)
 
 
 def check_weights(engine: Engine, actor: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.algorithms.policy_losses.arguments import check_loss_options, find_policy_loss
 from ppo_lightning.algorithms.rollout_correction.settings import read_settings
-from ppo_lightning.algorithms.tables import check_adv_options, find_estimator
+from ppo_lightning.algorithms.tables import check_adv_options, find_estimator, resolve
 from ppo_lightning.config.load import get
 from ppo_lightning.config.schema import Config
 from ppo_lightning.errors import ConfigError, PPOLightningError
@@ -21,6 +21,7 @@ AT_LEAST_ONE = (
     "update.ppo_epochs",
     "update.sequences_per_microbatch",
     "trainer.epochs",
+    "algorithm.filter_groups_max_batches",
     "trainer.devices",
     "trainer.nodes",
     "trainer.max_skipped_steps",
@@ -161,6 +162,14 @@ def _algorithm(config: Config) -> Iterator[str]:
         yield "algorithm.kl_ctrl=adaptive needs algorithm.kl_target and algorithm.kl_horizon above 0"
 
 
+def _order(config: Config) -> Iterator[str]:
+    try:
+        if config.data.order is not None:
+            resolve(config.data.order)
+    except ConfigError as error:
+        yield f"data.order: {error}"
+
+
 def _sampling(config: Config) -> Iterator[str]:
     rollout, correction = config.rollout, config.rollout_correction
     truncated = [
@@ -206,6 +215,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _ranges,
     _arithmetic,
     _algorithm,
+    _order,
     _sampling,
     _correction,
     _reward,

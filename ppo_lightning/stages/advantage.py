@@ -13,6 +13,7 @@ from ppo_lightning.protocol.padding import group_ids
 from ppo_lightning.stages import corrects_rollout
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.correction import correct_rollout
+from ppo_lightning.stages.resample import resample_rows
 
 
 def advantage(batch: DataProto, context: StepContext) -> None:
@@ -36,6 +37,8 @@ def advantage(batch: DataProto, context: StepContext) -> None:
     estimator = find_estimator(ADVANTAGES, context.config.algorithm.adv_estimator)
     found = resolve(estimator.path)(**_arguments(estimator, batch, context))
     batch.batch["advantages"], batch.batch["returns"] = (part.float() for part in found)
+    if context.config.algorithm.pf_ppo_reweight != "off":
+        resample_rows(batch, context)
 
 
 def _subtract_kl(batch: DataProto, context: StepContext) -> torch.Tensor:

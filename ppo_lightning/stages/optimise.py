@@ -95,3 +95,4 @@ def _step(context: StepContext, loss: Loss, book: MetricBook) -> None:
         context.skipped = True
     optimizer.zero_grad(set_to_none=True)
     book.mean(f"{loss.name}/grad_norm", float(norm))
+    context.gradient_norms.setdefault(loss.name, []).append(float(norm))
