@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning as L
 
+from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import Engine
 from ppo_lightning.errors import EngineError
 from ppo_lightning.metrics.values import MetricBook
@@ -37,7 +38,7 @@ class RolloutCallback(L.Callback):
         with context.timer("update_weights"):
             self._sync(pl_module)
         context.roller = self.roller
-        context.epoch = trainer.datamodule.epoch
+        context.epoch = data_of(trainer).epoch
         context.draw_rows = lambda number: further_rows(trainer, pl_module, number)
         pl_module.run_stage(STAGES[0], batch)
 
@@ -70,6 +71,7 @@ class RolloutCallback(L.Callback):
     def _sync(self, module: PPOModule) -> None:
         """Give the engine the weights of the last update, once per update, and compare checksums."""
         engine = self.engine
+        assert engine is not None, "on_fit_start starts the engine"
         engine.wake()
         if engine.version == module.step:
             return
@@ -78,10 +80,16 @@ class RolloutCallback(L.Callback):
             check_weights(engine, module.actor)
 
 
+def data_of(trainer: L.Trainer) -> PromptDataModule:
+    """Return the data module of the run."""
+    data: PromptDataModule = vars(trainer)["datamodule"]  # an attribute that its class does not declare
+    return data
+
+
 def further_rows(trainer: L.Trainer, module: PPOModule, number: int) -> DataProto:
     """Return the rows of a further draw of the step at hand, on the module's device."""
     draw = f"{module.step + 1}-{module.ranks.rank}-draw{number}"
-    return module.open_rows(trainer.datamodule.draw(number), draw, training=True).to(module.device)
+    return module.open_rows(data_of(trainer).draw(number), draw, training=True).to(module.device)
 
 
 def check_weights(engine: Engine, actor: Any) -> None:
@@ -96,6 +104,6 @@ def check_weights(engine: Engine, actor: Any) -> None:
     found = engine.checksum()
     if abs(found - expected) > 1e-6 * max(1.0, abs(expected)):
         raise EngineError(
-            f"after the sync for version {engine.version} the engine's weights have checksum {found!r}, the policy's {expected!r}: "
-            "the engine would sample from other weights"
+            f"after the sync for version {engine.version} the engine's weights have checksum {found!r}, the policy's "
+            f"{expected!r}: the engine would sample from other weights"
         )

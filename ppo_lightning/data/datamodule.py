@@ -43,7 +43,7 @@ class PromptDataModule(L.LightningDataModule):
         rows, per_step = len(self.train_set), self.config.data.prompts_per_step
         if rows < per_step:
             raise ConfigError(
-                f"data.prompts_per_step={per_step} is more than the {rows} training prompts: lower it or bring more prompts"
+                f"data.prompts_per_step={per_step} is more than the {rows} training prompts: lower it or bring more"
             )
         per_epoch, left = divmod(rows, per_step)
         steps = self.config.trainer.steps or per_epoch * self.config.trainer.epochs
@@ -69,7 +69,7 @@ class PromptDataModule(L.LightningDataModule):
         With algorithm.filter_groups a step may take several draws, so the next one is looked up as each step begins.
         """
         ranks = ranks_of(self.trainer) if self.trainer else None
-        done = self.trainer.lightning_module.step if self.trainer else start
+        done: Any = self.trainer.lightning_module.step if self.trainer else start
         return PromptSampler(
             len(self.train_set),
             self.config.data.prompts_per_step,

@@ -6,7 +6,7 @@ import numpy as np
 
 from ppo_lightning.errors import DataError
 
-Order = Callable[[int], Sequence[int]]
+Order = Callable[[int], Sequence[int] | np.ndarray]
 """From an epoch to positions in the prompt set, in the order they are drawn."""
 
 

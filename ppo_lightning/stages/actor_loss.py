@@ -93,7 +93,7 @@ class ActorLoss:
         )
         loss = self._aggregate(losses, mask, counts)
         book.loss("actor/pg_loss", loss.detach())
-        if actor.entropy_coeff != 0.0:
+        if actor.entropy_coeff != 0.0 and entropy is not None:
             bonus = self._aggregate(entropy, mask, counts)
             book.loss("actor/entropy_loss", bonus.detach())
             loss = loss - actor.entropy_coeff * bonus
@@ -122,7 +122,8 @@ class ActorLoss:
             if not self.measured:  # no valid token anywhere
                 self.batch.batch["old_log_probs"] = self.batch.batch["rollout_log_probs"].new_zeros(rows, width)
                 return
-            old, entropys = ([(part[0], part[i]) for part in self.measured] for i in (1, 2))
+            old = [(part, log_prob) for part, log_prob, _ in self.measured]
+            entropys = [(part, entropy) for part, _, entropy in self.measured]
             self.batch.batch["old_log_probs"] = restore(old, rows, width)
             log_entropy(restore(entropys, rows, width), self.batch, self.context)
 

@@ -19,10 +19,9 @@ from ppo_lightning.stages.resample import resample_rows
 def advantage(batch: DataProto, context: StepContext) -> None:
     """Write token rewards, advantages and returns.
 
-    Reads: rm_scores, response_mask, uid; old_log_probs and ref_log_prob with KL in the reward; what the estimator
-        reads.
-    Writes: token_level_scores, token_level_rewards, advantages, returns (B, R); with rollout correction also
-        response_mask and rollout_is_weights, or in bypass mode old_log_probs.
+    Reads: rm_scores, response_mask, uid; old_log_probs and ref_log_prob with KL in the reward; what estimators read.
+    Writes: token_level_scores, token_level_rewards, advantages, returns (B, R); with rollout correction response_mask
+    and rollout_is_weights as well, or in bypass mode old_log_probs.
     """
     bypass = context.config.rollout_correction.bypass_mode
     if bypass:

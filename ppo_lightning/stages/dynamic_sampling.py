@@ -29,6 +29,7 @@ def refill(batch: DataProto, context: StepContext) -> None:
     Reads: uid, response_mask, and what the score stage reads.
     Writes: the whole batch; training/num_gen_batches, training/dropped_groups; the draws of the step.
     """
+    assert context.draw_rows is not None, "RolloutCallback must be among the callbacks: it draws"
     wanted = len(set(batch.non_tensor_batch["uid"]))
     kept: list[DataProto] = []
     spare: list[DataProto] = []

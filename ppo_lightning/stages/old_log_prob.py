@@ -26,7 +26,7 @@ def old_log_prob(batch: DataProto, context: StepContext) -> None:
     names = ("old_log_probs", "entropys", "sum_pi_squared")
     for name, found in zip(names, without_grad(batch, update, sharing, forward), strict=False):
         batch.batch[name] = found
-    log_entropy(batch.batch.pop("entropys"), batch, context)
+    log_entropy(batch.pop(["entropys"]).tensors()["entropys"], batch, context)
 
 
 def log_entropy(entropys: torch.Tensor, batch: DataProto, context: StepContext) -> None:

@@ -29,7 +29,7 @@ def settle(batch: DataProto, context: StepContext) -> None:
         mismatch_metrics(batch, book)
         if not corrects_rollout(config):
             measure_distance(batch, context)
-    norms = context.gradient_norms["actor"] if "actor" in context.gradient_norms else []
+    norms = context.gradient_norms.get("actor", [])
     variance_metrics(batch, book, sum(norms) / len(norms) if norms else None)
     column_metrics(batch, book, [name for name in batch.non_tensor_batch if name not in DATA_COLUMNS])
     for name, optimizer in context.optimizers.items():

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 
