@@ -75,6 +75,10 @@ class PPOModule(L.LightningModule):
         """Open the step: a uid per prompt draw, n rows per prompt, per-step values."""
         training = bool(self.trainer.training)
         draw = f"{self.step + 1}-{self.ranks.rank}" if training else f"val-{self.ranks.rank}-{len(self.validation)}"
+        return self.open_rows(batch, draw, training)
+
+    def open_rows(self, batch: DataProto, draw: str, training: bool) -> DataProto:
+        """Turn prompt rows into the rows of a rollout; `draw` is unique among all draws of the run."""
         assign_uids(batch, draw)
         samples = self.config.rollout.rollouts_per_prompt if training else self.config.validation.samples_per_prompt
         batch = with_samples(batch, samples)

@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning as L
 
+from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import Engine
 from ppo_lightning.errors import EngineError
 from ppo_lightning.metrics.values import MetricBook
@@ -37,6 +38,8 @@ class RolloutCallback(L.Callback):
         with context.timer("update_weights"):
             self._sync(pl_module)
         context.roller = self.roller
+        context.epoch = data_of(trainer).epoch
+        context.draw_rows = lambda number: further_rows(trainer, pl_module, number)
         pl_module.run_stage(STAGES[0], batch)
 
     def on_validation_batch_start(
@@ -75,6 +78,18 @@ class RolloutCallback(L.Callback):
         engine.sync_weights(module.actor.named_parameters(), module.step)
         if module.config.rollout.check_weights:
             check_weights(engine, module.actor)
+
+
+def data_of(trainer: L.Trainer) -> PromptDataModule:
+    """Return the data module of the run."""
+    data: PromptDataModule = vars(trainer)["datamodule"]  # an attribute that its class does not declare
+    return data
+
+
+def further_rows(trainer: L.Trainer, module: PPOModule, number: int) -> DataProto:
+    """Return the rows of a further draw of the step at hand, on the module's device."""
+    draw = f"{module.step + 1}-{module.ranks.rank}-draw{number}"
+    return module.open_rows(data_of(trainer).draw(number), draw, training=True).to(module.device)
 
 
 def check_weights(engine: Engine, actor: Any) -> None:

@@ -34,10 +34,28 @@ def strictly_on_policy(config: Config) -> bool:
     return config.update.ppo_epochs == 1 and mini >= rollouts
 
 
+def estimator_reads(config: Config) -> tuple[str, ...]:
+    """Return what the estimator reads."""
+    from ppo_lightning.algorithms import ADVANTAGES
+
+    return find_estimator(ADVANTAGES, config.algorithm.adv_estimator).reads
+
+
+def reads_squares(config: Config) -> bool:
+    """Whether the estimator needs the sum over the vocabulary of squared probabilities at each token."""
+    return "sum_pi_squared" in estimator_reads(config)
+
+
+def corrects_rollout(config: Config) -> bool:
+    """Whether importance weights or rejection are on."""
+    correction = config.rollout_correction
+    return correction.rollout_is != "off" or correction.rollout_rs != "off"
+
+
 def reads_old_log_probs_early(config: Config) -> bool:
     """Whether something before the update needs old_log_probs."""
-    correction = config.rollout_correction
-    return config.algorithm.use_kl_in_reward or correction.rollout_is != "off" or correction.rollout_rs != "off"
+    reads = {"old_log_probs", "sum_pi_squared"} & set(estimator_reads(config))
+    return config.algorithm.use_kl_in_reward or corrects_rollout(config) or bool(reads)
 
 
 def _no_old_log_prob(config: Config) -> str | None:

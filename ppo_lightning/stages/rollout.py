@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,10 @@ from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right
 from ppo_lightning.rewards.streaming import StreamedRewards
+from ppo_lightning.stages import estimator_reads
 from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.dynamic_sampling import refill
+from ppo_lightning.stages.greedy_baseline import greedy_baseline
 
 TRAINING, VALIDATION = 0, 1
 """Random streams: what one samples never depends on the other."""
@@ -22,10 +26,15 @@ def rollout(batch: DataProto, context: StepContext) -> None:
     """Generate the responses of a training batch and join them to its rows.
 
     Reads: raw_prompt_ids, dataset_index, sample_index.
-    Writes: prompts, responses, input_ids, attention_mask, position_ids, response_mask, rollout_log_probs, (rm_scores).
+    Writes: prompts, responses, input_ids, attention_mask, position_ids, response_mask, rollout_log_probs, (rm_scores),
+        (reward_baselines); every row anew with algorithm.filter_groups.
     """
     assert context.roller is not None, "RolloutCallback must be among the callbacks: it owns the engine"
     context.roller.fill(batch, context.seconds, context.book)
+    if context.config.algorithm.filter_groups:
+        refill(batch, context)
+    if "reward_baselines" in estimator_reads(context.config):
+        greedy_baseline(batch, context)
 
 
 class Roller:
@@ -57,10 +66,11 @@ class Roller:
         self.seed, self.prompt_width = seed, prompt_width
         self.train, self.validation, self.heartbeat = train, validation, heartbeat
 
-    def fill(self, batch: DataProto, seconds: dict[str, float], book: MetricBook) -> None:
+    def fill(self, batch: DataProto, seconds: dict[str, float], book: MetricBook, greedy: bool = False) -> None:
         """Generate, score and join; the seconds of waiting for late rewards go to timer `reward`."""
-        validating = batch.meta_info["validate"]
-        sampling = self.validation if validating else self.train
+        sampling = self.validation if batch.meta_info["validate"] else self.train
+        if greedy:
+            sampling = replace(sampling, temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0)
         finished = 0
 
         def on_finish(completion: Completion) -> None:
