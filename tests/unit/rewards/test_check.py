@@ -8,9 +8,10 @@ import pytest
 
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import DataError, RewardError
-from ppo_lightning.rewards.check import Gold, check_gold, check_responses, gold_sample, read_responses, self_test
+from ppo_lightning.rewards.check import Gold, check_gold, check_responses, gold_sample, read_responses
 from ppo_lightning.rewards.check_text import render
 from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.self_test import self_test
 
 VERL = str(Path(__file__).parent / "files" / "verl_reward.py")
 GOLDS = [
