@@ -10,6 +10,7 @@ from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import DataError
 from ppo_lightning.rewards.combine import Part
 from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.routes import has_reward_model
 from ppo_lightning.rewards.sample import Sample, Scored
 from ppo_lightning.rewards.scorers import scorer_of_source
 
@@ -133,8 +134,9 @@ def check_responses(
     pool: RewardPool, samples: Sequence[Sample], recorded: Sequence[float | None] | None = None
 ) -> Report:
     """Score given responses; where a run recorded a score, it must be the same (where the manager lets it be seen)."""
-    compare = recorded is not None and pool.config.manager in COMPARABLE
-    return _report(pool, samples, recorded if compare else [None] * len(samples), is_gold=False)
+    rules_only = pool.config.manager in COMPARABLE and not has_reward_model(pool.config)
+    comparable = recorded if recorded is not None and rules_only else [None] * len(samples)
+    return _report(pool, samples, comparable, is_gold=False)
 
 
 def scorer_name(config: RewardConfig, data_source: str) -> str | None:

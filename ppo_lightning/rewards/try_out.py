@@ -1,4 +1,4 @@
-"""What `reward-check` does: the recipe's own reward, on gold answers or on given responses, with nothing else loaded."""
+"""What `reward-check` does: the recipe's own reward on gold answers or on given responses, nothing else loaded."""
 
 from collections.abc import Callable
 from pathlib import Path
