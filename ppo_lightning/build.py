@@ -12,7 +12,7 @@ import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
-from ppo_lightning import __version__
+from ppo_lightning.callbacks.banner import banner
 from ppo_lightning.callbacks.console import ConsoleView
 from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
 from ppo_lightning.callbacks.rollout import RolloutCallback
@@ -20,7 +20,6 @@ from ppo_lightning.callbacks.schedule import ScheduleCallback
 from ppo_lightning.checkpoint import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
-from ppo_lightning.config.validate import optimizer_steps, sequences_per_minibatch, sequences_per_step
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import Engine, Sampling
 from ppo_lightning.errors import ConfigError, PPOLightningError
@@ -87,11 +86,10 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation)
     golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
     rollouts = build_rollouts(config, tokenizer, module, view, golds)
-    trainer = build_trainer(
-        config, run_dir, [Restore(start, store, data, run_dir, view), rollouts, metrics, *callbacks]
-    )
-    trainer.callbacks.append(ScheduleCallback(metrics, store, data, stop))
-    _banner(view, config, run_dir, module, data)
+    restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
+    trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
+    for line in banner(config, run_dir, module, data):
+        view.say(line)
     try:
         trainer.fit(module, datamodule=data)
     finally:
@@ -125,7 +123,8 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
     actor = load_causal_lm(config.model)
     if not check_head(actor):
         raise ConfigError(
-            f"model.path={config.model.path}: its logits are scaled, capped or biased after the output head, which is not supported"
+            f"model.path={config.model.path}: its logits are scaled, capped or biased after the output head, "
+            "which is not supported"
         )
     critic = load_critic(config) if uses_critic(config) else None
     reference = (
@@ -142,9 +141,10 @@ def build_engine(config: Config, module: PPOModule) -> Engine:
     if rollout.engine == "transformers":
         from ppo_lightning.engines.transformers import TransformersEngine
 
-        policy = module.actor
+        policy: Any = module.actor
         if rollout.dtype not in ("model", config.model.dtype):
-            policy = load_causal_lm(replace(config.model, dtype=rollout.dtype)).to(module.device)
+            policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
+            policy.requires_grad_(requires_grad=False).to(module.device)
         context = getattr(policy.config, "max_position_embeddings", None) or 2**31
         return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)
     from ppo_lightning.engines.vllm import build_vllm
@@ -273,33 +273,3 @@ def build_sinks(config: Config, run_dir: RunDir, store: CheckpointStore) -> list
 
 def _speaks() -> bool:
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
-
-
-def _banner(view: ConsoleView, config: Config, run_dir: RunDir, module: PPOModule, data: PromptDataModule) -> None:
-    n, mini = config.rollout.rollouts_per_prompt, sequences_per_minibatch(config)
-    parts = [f"actor {_millions(module.actor)}"]
-    parts += [f"critic {_millions(module.critic)}"] if module.critic else []
-    parts += [f"reference {_millions(module.reference)}"] if module.reference else []
-    validation = f", {len(data.val_set)} for validation" if data.val_set else ", no validation"
-    view.say(f"ppo_lightning {__version__}  run directory {run_dir.path}  seed {config.seed}")
-    view.say(
-        f"  model    {config.model.path} ({', '.join(parts)}), {config.model.dtype}, "
-        f"{config.trainer.accelerator} x {config.trainer.devices} ({torch.get_num_threads()} threads), strategy {config.trainer.strategy}"
-    )
-    view.say(
-        f"  data     {len(data.train_set)} prompts{validation}; prompts up to {config.data.max_prompt_tokens} tokens"
-    )
-    view.say(
-        f"  rollout  {config.rollout.engine}: {config.data.prompts_per_step} prompts x {n} = {sequences_per_step(config)} sequences "
-        f"of up to {config.rollout.response_tokens} tokens, temperature {config.rollout.temperature}"
-    )
-    view.say(
-        f"  update   {config.algorithm.adv_estimator} / {config.actor.policy_loss}: {optimizer_steps(config)} optimizer step(s) per "
-        f"training step, {mini} sequences each; actor lr {config.actor.lr}"
-        + (f", critic lr {config.critic.lr}" if module.critic else "")
-    )
-    view.say(f"  length   {data.steps} training steps")
-
-
-def _millions(model: torch.nn.Module) -> str:
-    return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters"

@@ -112,7 +112,7 @@ class CheckpointStore:
         """
         try:
             state = RunState(**json.loads((path / STATE).read_text(encoding="utf-8")))
-            weights = {}
+            weights: dict[str, torch.Tensor] = {}
             for file in sorted((path / "actor").glob("*.safetensors")):
                 weights |= load_file(file)
             _load(module.actor, weights, path / "actor")

@@ -82,6 +82,7 @@ def _verb(
 
 def fit_verb(options: argparse.Namespace) -> int:
     """Train."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve every other process on the CPU
     from ppo_lightning.config.load import load
     from ppo_lightning.config.validate import validate
     from ppo_lightning.offline import resolve_offline

@@ -1,7 +1,7 @@
 """Weights & Biases and TensorBoard: takers of (step, metrics) that never stop a run."""
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
 from ppo_lightning.config.load import to_yaml
 from ppo_lightning.config.schema import Config
@@ -27,8 +27,8 @@ class WandbSink:
             id=run_id,
             resume="allow" if run_id else None,
             dir=str(run_dir.path),
-            mode=config.logging.wandb,
-            config=OmegaConf.to_container(OmegaConf.create(to_yaml(config))),
+            mode=cast(Any, config.logging.wandb),
+            config=cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(to_yaml(config)))),
             settings=wandb.Settings(silent=True),
         )
         self.run.define_metric("*", step_metric=AXIS)
@@ -43,7 +43,7 @@ class WandbSink:
 
     def close(self) -> None:
         """Finish the run."""
-        self.run.finish(quiet=True)
+        self.run.finish()
 
 
 class TensorBoardSink:

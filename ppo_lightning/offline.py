@@ -65,7 +65,8 @@ def _cached(key: str, value: str) -> bool:
 def _no_substitute(loaded: Loaded, missing: list[str]) -> str:
     wanted = ", ".join(f"{key}={get(loaded.config, key)}" for key in missing)
     return (
-        f"{wanted}: the Hub cannot be reached, no cached copy exists, and the recipe has no `offline:` entry for it. Three ways out:\n"
+        f"{wanted}: the Hub cannot be reached, no cached copy exists, and the recipe has no `offline:` entry for it. "
+        "Three ways out:\n"
         f"  1. give local files: {missing[0]}=/path/to/{'file.jsonl' if missing[0].startswith('data') else 'folder'}\n"
         "  2. fill the cache where there is a network, and bring it here (HF_HOME)\n"
         f"  3. add an `offline:` section with {', '.join(missing)} to the recipe (a packaged model, a generator)"

@@ -94,13 +94,13 @@ def validation_summary(module: PPOModule) -> dict[str, float]:
     return validation_metrics(
         [row["data_source"] for row in rows],
         [row["uid"] for row in rows],
-        {name: [row[name] if name in row else None for row in rows] for name in names},
+        {name: [row.get(name) for row in rows] for name in names},
         sample_ids=[row["sample"] for row in rows],
     )
 
 
 def _scored_rows(batch: DataProto) -> list[dict[str, Any]]:
-    """Return uid, data source, reward and the reward's own columns of every row; a column that a row lacks is absent.
+    """Return uid, data source, reward and the reward's own columns of every row; what a row lacks is absent.
 
     Rows whose reward failed and was dropped are left out: num_samples tells.
     """

@@ -78,6 +78,7 @@ class RolloutCallback(L.Callback):
     def _sync(self, module: PPOModule) -> None:
         """Give the engine the weights of the last update, once per update, and compare checksums."""
         engine = self.engine
+        assert engine is not None, "on_fit_start starts the engine"
         engine.wake()
         if engine.version == module.step:
             return
@@ -98,6 +99,6 @@ def check_weights(engine: Engine, actor: Any) -> None:
     found = engine.checksum()
     if abs(found - expected) > 1e-6 * max(1.0, abs(expected)):
         raise EngineError(
-            f"after the sync for version {engine.version} the engine's weights have checksum {found!r}, the policy's {expected!r}: "
-            "the engine would sample from other weights"
+            f"after the sync for version {engine.version} the engine's weights have checksum {found!r}, the policy's "
+            f"{expected!r}: the engine would sample from other weights"
         )

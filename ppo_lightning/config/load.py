@@ -8,7 +8,7 @@ import difflib
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -94,7 +94,7 @@ def compose(layers: list[Layer], problems: list[str]) -> tuple[Config, dict[str,
                 problems.append(problem)
     if not problems:
         try:
-            return OmegaConf.to_object(tree), origin
+            return cast(Config, OmegaConf.to_object(tree)), origin
         except OmegaConfBaseException as error:
             problems.append(_first_line(error))
     raise ConfigError("\n".join(problems))
@@ -136,11 +136,11 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: not readable as YAML: {_first_line(error)}") from None
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{file}: must hold a mapping of keys to values")
-    return OmegaConf.to_container(tree, resolve=False)
+    return cast(dict[str, Any], OmegaConf.to_container(tree, resolve=False))
 
 
 def _recipe_presets(defaults: list[Any], problems: list[str]) -> dict[str, str]:
-    presets = {}
+    presets: dict[str, str] = {}
     for entry in defaults:
         if isinstance(entry, dict) and len(entry) == 1:
             presets |= {str(k): str(v) for k, v in entry.items()}
@@ -150,7 +150,8 @@ def _recipe_presets(defaults: list[Any], problems: list[str]) -> dict[str, str]:
 
 
 def _split_overrides(overrides: list[str], problems: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    values, presets = {}, {}
+    values: dict[str, Any] = {}
+    presets: dict[str, str] = {}
     groups = {folder.name for folder in shipped("conf").iterdir() if folder.is_dir()}
     for item in overrides:
         key, equals, value = item.partition("=")
@@ -159,7 +160,8 @@ def _split_overrides(overrides: list[str], problems: list[str]) -> tuple[dict[st
         elif key in groups:
             presets[key] = value
         else:
-            values |= _flatten(OmegaConf.to_container(OmegaConf.from_dotlist([item]), resolve=False))
+            tree = OmegaConf.to_container(OmegaConf.from_dotlist([item]), resolve=False)
+            values |= _flatten(cast(dict[str, Any], tree))
     return values, presets
 
 
@@ -218,7 +220,7 @@ def _merge(tree: DictConfig, key: str, written: str, value: Any, origin: str) ->
     for part in reversed(written.split(".")):
         value = {part: value}
     try:
-        return OmegaConf.merge(tree, OmegaConf.create(value)), None
+        return cast(DictConfig, OmegaConf.merge(tree, OmegaConf.create(value))), None
     except OmegaConfBaseException as error:
         kind = leaves()[key].type
         name = kind.__name__ if isinstance(kind, type) else str(kind)

@@ -1,7 +1,7 @@
 """Every option of a run with its default and one line of meaning: the only home of defaults. Imports no torch."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 
 def option(default: Any, doc: str, choices: tuple[str, ...] | None = None) -> Any:
@@ -295,11 +295,11 @@ class Config:
 
 def leaves(cls: type = Config, prefix: str = "") -> dict[str, Any]:
     """Return every option as {dotted key: dataclass field}."""
-    found = {}
+    found: dict[str, Any] = {}
     for item in fields(cls):
         key = f"{prefix}{item.name}"
         if hasattr(item.type, "__dataclass_fields__"):
-            found |= leaves(item.type, f"{key}.")
+            found |= leaves(cast(type, item.type), f"{key}.")
         else:
             found[key] = item
     return found

@@ -111,8 +111,8 @@ def _arithmetic(config: Config) -> Iterator[str]:
         near = ", ".join(str(n) for n in range(1, total + 1) if total % n == 0)
         yield (
             f"update.sequences_per_minibatch={mini} must divide the step's sequences, data.prompts_per_step="
-            f"{config.data.prompts_per_step} x rollout.rollouts_per_prompt={config.rollout.rollouts_per_prompt} = {total}: "
-            f"use one of {near}"
+            f"{config.data.prompts_per_step} x rollout.rollouts_per_prompt={config.rollout.rollouts_per_prompt} = "
+            f"{total}: use one of {near}"
         )
     prompts = config.data.prompts_per_step
     if size > 1 and prompts % size:
@@ -165,13 +165,13 @@ def _sampling(config: Config) -> Iterator[str]:
     ]
     if truncated and correction.rollout_is == "off" and not correction.bypass_mode:
         yield (
-            f"{', '.join(truncated)}: training on a truncated distribution is biased, since the trainer normalises over the whole "
-            "vocabulary: use 1.0, -1 and 0.0, or correct for it with rollout_correction.rollout_is=token"
+            f"{', '.join(truncated)}: training on a truncated distribution is biased, since the trainer normalises "
+            "over the whole vocabulary: use 1.0, -1 and 0.0, or correct for it with rollout_correction.rollout_is=token"
         )
     if config.validation.samples_per_prompt > 1 and config.validation.temperature == 0:
         yield (
-            f"validation.samples_per_prompt={config.validation.samples_per_prompt} with validation.temperature=0 would sample the same "
-            "response every time: set a temperature, such as 1.0, or one sample"
+            f"validation.samples_per_prompt={config.validation.samples_per_prompt} with validation.temperature=0 would "
+            "sample the same response every time: set a temperature, such as 1.0, or one sample"
         )
     if rollout.engine == "vllm_server" and not rollout.servers:
         yield "rollout.engine=vllm_server needs rollout.servers, such as [http://127.0.0.1:8000]"

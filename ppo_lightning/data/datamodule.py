@@ -42,7 +42,7 @@ class PromptDataModule(L.LightningDataModule):
         rows, per_step = len(self.train_set), self.config.data.prompts_per_step
         if rows < per_step:
             raise ConfigError(
-                f"data.prompts_per_step={per_step} is more than the {rows} training prompts: lower it or bring more prompts"
+                f"data.prompts_per_step={per_step} is more than the {rows} training prompts: lower it or bring more"
             )
         per_epoch, left = divmod(rows, per_step)
         steps = self.config.trainer.steps or per_epoch * self.config.trainer.epochs

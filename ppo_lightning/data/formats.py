@@ -52,8 +52,9 @@ def detect(columns: Iterable[str], config: DataConfig, source: str) -> Format:
     if {config.question_key, config.answer_key} <= found:
         return QA
     raise DataError(
-        f"{source}: no known format among the columns {', '.join(sorted(found))}. Needed: `prompt` and `reward_model` (verl), "
-        f"`prompt` (TRL), or `{config.question_key}` and `{config.answer_key}` (set data.question_key and data.answer_key)"
+        f"{source}: no known format among the columns {', '.join(sorted(found))}. Needed: `prompt` and `reward_model` "
+        f"(verl), `prompt` (TRL), or `{config.question_key}` and `{config.answer_key}` (set data.question_key and "
+        "data.answer_key)"
     )
 
 

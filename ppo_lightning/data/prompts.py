@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.utils.data import Dataset
+
 from ppo_lightning.config.schema import DataConfig
 from ppo_lightning.data import formats, sources
 from ppo_lightning.errors import DataError
@@ -24,7 +26,7 @@ class Prompt:
 
 
 @dataclass
-class PromptSet:
+class PromptSet(Dataset[Prompt]):
     """The usable prompts of one source, with what was left out and why."""
 
     name: str
@@ -78,8 +80,8 @@ def _add(result: PromptSet, number: int, row: dict, kind: formats.Format, config
         result.too_long += 1
         if config.long_prompts == "error":
             raise DataError(
-                f"{result.name} row {number}: the prompt has {len(ids)} tokens, data.max_prompt_tokens={config.max_prompt_tokens}: "
-                "raise the limit, or set data.long_prompts=filter"
+                f"{result.name} row {number}: the prompt has {len(ids)} tokens, data.max_prompt_tokens="
+                f"{config.max_prompt_tokens}: raise the limit, or set data.long_prompts=filter"
             )
         return
     reward_model = {"style": example.style, "ground_truth": example.ground_truth}
@@ -109,8 +111,8 @@ def _judge(result: PromptSet, key: str, config: DataConfig) -> None:
         )
     if not result.prompts:
         raise DataError(
-            f"{key}={result.name}: no prompt left: {result.too_long} over data.max_prompt_tokens={config.max_prompt_tokens}, "
-            f"{len(result.skipped)} bad rows"
+            f"{key}={result.name}: no prompt left: {result.too_long} over data.max_prompt_tokens="
+            f"{config.max_prompt_tokens}, {len(result.skipped)} bad rows"
         )
 
 

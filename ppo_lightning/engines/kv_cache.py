@@ -34,8 +34,7 @@ class RoomyLayer(DynamicLayer):
             self.key_buffer, self.value_buffer = key_states.new_empty(shape), value_states.new_empty(shape)
         self.key_buffer[..., self.length : self.length + new, :] = key_states
         self.value_buffer[..., self.length : self.length + new, :] = value_states
-        self._show(self.length + new)
-        return self.keys, self.values
+        return self._show(self.length + new)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Give every row `repeats` copies, next to each other."""
@@ -48,10 +47,11 @@ class RoomyLayer(DynamicLayer):
         self.key_buffer, self.value_buffer = self.key_buffer[indices], self.value_buffer[indices]
         self._show(self.length)
 
-    def _show(self, length: int) -> None:
+    def _show(self, length: int) -> tuple[Tensor, Tensor]:
         self.length = length
-        self.keys = self.key_buffer[..., :length, :]
-        self.values = self.value_buffer[..., :length, :]
+        keys, values = self.key_buffer[..., :length, :], self.value_buffer[..., :length, :]
+        self.keys, self.values = keys, values
+        return keys, values
 
 
 def make_cache(config: PreTrainedConfig, room: int) -> DynamicCache:

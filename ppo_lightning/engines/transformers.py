@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
 
 from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling
 from ppo_lightning.engines.checksum import checksum
@@ -45,7 +46,7 @@ class TransformersEngine:
 
     name = "transformers"
 
-    def __init__(self, model: nn.Module, pad_id: int, sequences_per_batch: int, context: int) -> None:
+    def __init__(self, model: PreTrainedModel, pad_id: int, sequences_per_batch: int, context: int) -> None:
         self.model, self.pad_id = model, pad_id
         self.sequences_per_batch, self.context = sequences_per_batch, context
         self.version = 0
@@ -138,7 +139,7 @@ class TransformersEngine:
             logits = self._forward(token.unsqueeze(-1), mask, position, cache)
             position = position + 1
 
-    def _prefill(self, requests: list[Request], room: int) -> tuple[Tensor, Tensor, object]:
+    def _prefill(self, requests: list[Request], room: int) -> tuple[Tensor, Tensor, DynamicCache]:
         """Run every different prompt once; return logits (B, V), mask (B, P) and the cache, one row per request."""
         unique: dict[tuple[int, ...], int] = {}
         owner = [unique.setdefault(r.prompt_ids, len(unique)) for r in requests]
@@ -156,7 +157,7 @@ class TransformersEngine:
         cache.batch_select_indices(rows)
         return logits[rows], mask[rows], cache
 
-    def _forward(self, ids: Tensor, mask: Tensor, position_ids: Tensor, cache: object) -> Tensor:
+    def _forward(self, ids: Tensor, mask: Tensor, position_ids: Tensor, cache: DynamicCache) -> Tensor:
         out = self.model(
             input_ids=ids,
             attention_mask=mask,

@@ -30,7 +30,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer.chat_template = _read_template(config.chat_template)
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"model.path={config.path} has no chat template: set model.chat_template to a Jinja file, or use an instruct model"
+            f"model.path={config.path} has no chat template: set model.chat_template to a Jinja file, or use an "
+            "instruct model"
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -89,7 +89,7 @@ def pack(
 
 
 def tree_mask(segment: Int[Tensor, "g T"]) -> Bool[Tensor, "g 1 T T"]:
-    """Return what each token sees: earlier tokens of the prompt (segment 0) and of its own segment; padding sees itself."""
+    """Return what each token sees: earlier tokens of the prompt (segment 0) and of its segment; padding sees itself."""
     width = segment.shape[1]
     key, query = segment[:, None, :], segment[:, :, None]
     causal = torch.ones(width, width, dtype=torch.bool, device=segment.device).tril()

@@ -23,7 +23,7 @@ def uses_reference(config: Config) -> bool:
 
 
 def strictly_on_policy(config: Config) -> bool:
-    """Whether every rollout is used for exactly one optimizer step, so that the policy is still the one that sampled."""
+    """Whether every rollout is used for exactly one optimizer step: the policy is still the one that sampled."""
     rollouts = config.data.prompts_per_step * config.rollout.rollouts_per_prompt
     mini = config.update.sequences_per_minibatch or rollouts
     return config.update.ppo_epochs == 1 and mini >= rollouts

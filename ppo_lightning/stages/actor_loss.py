@@ -68,7 +68,7 @@ class ActorLoss:
         )
         loss = self._aggregate(losses, mask, counts)
         book.loss("actor/pg_loss", loss.detach())
-        if actor.entropy_coeff != 0.0:
+        if actor.entropy_coeff != 0.0 and entropy is not None:
             loss = loss - actor.entropy_coeff * self._aggregate(entropy, mask, counts)
         if actor.use_kl_loss:
             loss = loss + actor.kl_loss_coef * self._kl(current, tensors["ref_log_prob"], mask, counts, book)
@@ -81,7 +81,8 @@ class ActorLoss:
         """Write what the update itself measured: old log-probabilities and the entropy of the unchanged policy."""
         if self.on_policy:
             rows, width = self.batch.batch["response_mask"].shape
-            old, entropys = ([(part[0], part[i]) for part in self.measured] for i in (1, 2))
+            old = [(part, log_prob) for part, log_prob, _ in self.measured]
+            entropys = [(part, entropy) for part, _, entropy in self.measured]
             self.batch.batch["old_log_probs"] = restore(old, rows, width)
             log_entropy(restore(entropys, rows, width), self.batch, self.context)
 

@@ -13,7 +13,8 @@ from ppo_lightning.stages.context import StepContext
 def advantage(batch: DataProto, context: StepContext) -> None:
     """Write token rewards, advantages and returns.
 
-    Reads: rm_scores, response_mask, uid; old_log_probs and ref_log_prob with KL in the reward; what the estimator reads.
+    Reads: rm_scores, response_mask, uid; with KL in the reward old_log_probs and ref_log_prob; what the estimator
+    reads.
     Writes: token_level_scores, token_level_rewards, advantages, returns (B, R).
     """
     scores = batch.batch["rm_scores"]

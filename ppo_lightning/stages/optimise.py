@@ -18,8 +18,11 @@ class Loss(Protocol):
     """What is optimised: a model with its loss on one micro-batch."""
 
     name: str
-    model: nn.Module
     grad_clip: float
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
 
     def prepare(self, mini: DataProto) -> None:
         """See the whole mini-batch before its first backward."""

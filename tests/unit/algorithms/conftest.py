@@ -45,9 +45,3 @@ def ranks():
 @pytest.fixture
 def meeting():
     return Meeting
-
-
-@pytest.fixture
-def ranks():
-    """Run function(all_reduce) of every rank at the same time."""
-    return lambda functions: Meeting(len(functions)).run(lambda rank, all_reduce, _: functions[rank](all_reduce))
