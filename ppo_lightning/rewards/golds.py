@@ -1,24 +1,15 @@
 """Gold answers to try a reward on: from a data spec, without a tokenizer, or from prompts that are loaded already."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
 
 from ppo_lightning.config.schema import DataConfig
 from ppo_lightning.data import formats, sources
+from ppo_lightning.data.prompts import Prompt
 from ppo_lightning.errors import DataError
 from ppo_lightning.rewards.check import Gold
 
 UNKNOWN = (None, "")
 """Ground truths of rows that have no one right answer: there is nothing to try."""
-
-
-class Row(Protocol):
-    """A loaded prompt, as far as a reward is concerned."""
-
-    raw_prompt: list[dict[str, str]]
-    data_source: str
-    reward_model: dict[str, Any]
-    extra_info: dict[str, Any]
 
 
 def read_golds(spec: str, key: str, config: DataConfig, say: Callable[[str], None] = lambda text: None) -> list[Gold]:
@@ -60,7 +51,7 @@ def read_golds(spec: str, key: str, config: DataConfig, say: Callable[[str], Non
     return known
 
 
-def golds_of(prompts: Iterable[Row]) -> Iterator[Gold]:
+def golds_of(prompts: Iterable[Prompt]) -> Iterator[Gold]:
     """Yield the gold answers of loaded prompts."""
     for prompt in prompts:
         truth = prompt.reward_model["ground_truth"]
