@@ -69,6 +69,6 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
     "cispo": PolicyLoss(f"{_LOSS}.cispo:cispo", _BAND),
     "dppo_tv": PolicyLoss(f"{_LOSS}.dppo:dppo_tv", (*_BAND, "clip_ratio_c")),
     "dppo_kl": PolicyLoss(f"{_LOSS}.dppo:dppo_kl", (*_BAND, "clip_ratio_c")),
-    "dro": PolicyLoss(f"{_LOSS}.dro:dro", ("dro_beta",), ratio=False),
+    "dro": PolicyLoss(f"{_LOSS}.dro:dro", ("dro_beta",), required=("dro_beta",), ratio=False),
     "reinforce": PolicyLoss(f"{_LOSS}.reinforce:reinforce", ratio=False),
 }

@@ -11,6 +11,9 @@ from ppo_lightning.errors import ConfigError
 
 Record = TypeVar("Record")
 
+PARTS_KEY = "gdpo_reward_keys"
+"""Key of `algorithm.adv_options` that names the columns of `reward_parts`."""
+
 
 @dataclass(frozen=True)
 class Estimator:
@@ -47,6 +50,7 @@ class PolicyLoss:
         options: keys of the `actor` section or of `actor.loss_options` it is called with.
         loss_agg_mode: aggregation that the loss prescribes; None leaves `update.loss_agg_mode` in force.
         selection: `module:function` that picks tokens over the whole mini-batch before its first backward, or None.
+        required: those of the options that have no default and must be in `actor.loss_options`.
         ratio: it holds the ratio of the policy to `old_log_prob`, so that in bypass mode it corrects for the engine by
             itself and must not be given importance weights as well.
     """
@@ -55,6 +59,7 @@ class PolicyLoss:
     options: tuple[str, ...] = ()
     loss_agg_mode: str | None = None
     selection: str | None = None
+    required: tuple[str, ...] = ()
     ratio: bool = True
 
 
@@ -112,3 +117,24 @@ def own_estimator(path: str) -> Estimator:
 def find_estimator(table: Mapping[str, Estimator], name: str) -> Estimator:
     """Return the record of `algorithm.adv_estimator`: an entry of the table, or a user's own `module:function`."""
     return own_estimator(name) if ":" in name else look_up(table, name, "algorithm.adv_estimator")
+
+
+def check_adv_options(record: Estimator, algorithm: Any) -> None:
+    """Check that every key of `algorithm.adv_options` is an option of the estimator, and that none is missing.
+
+    Raises:
+        ConfigError: one is not, or an estimator of reward parts is not told which.
+    """
+    parts = "reward_parts" in record.reads
+    valid = (*record.options, *((PARTS_KEY,) if parts else ()))
+    unknown = sorted(set(algorithm.adv_options) - set(valid))
+    if unknown:
+        raise ConfigError(
+            f"algorithm.adv_options may hold for algorithm.adv_estimator={algorithm.adv_estimator}: "
+            f"{', '.join(valid) or 'none'} - got {', '.join(unknown)} - remove or rename"
+        )
+    if parts and not algorithm.adv_options.get(PARTS_KEY):
+        raise ConfigError(
+            f"algorithm.adv_estimator={algorithm.adv_estimator} compares parts of the reward - got no "
+            f"algorithm.adv_options.{PARTS_KEY} - name columns of the reward, such as [gsm8k, gsm8k_format]"
+        )

@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning as L
 
+from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import Engine
 from ppo_lightning.engines.checksum import agree
 from ppo_lightning.errors import EngineError
@@ -13,6 +14,7 @@ from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages import STAGES
 from ppo_lightning.stages.rollout import Roller
+from ppo_lightning.stages.score import score_rows
 
 
 class RolloutCallback(L.Callback):
@@ -38,8 +40,9 @@ class RolloutCallback(L.Callback):
         with context.timer("update_weights"):
             self._sync(pl_module)
         context.roller = self.roller
+        context.epoch = data_of(trainer).epoch
+        context.draw_rows = lambda number: further_rows(trainer, pl_module, number)
         pl_module.run_stage(STAGES[0], batch)
-        self.engine.sleep()
 
     def on_validation_batch_start(
         self,
@@ -51,14 +54,22 @@ class RolloutCallback(L.Callback):
     ) -> None:
         """Generate and score the validation rows."""
         self._sync(pl_module)
-        self.roller.fill(batch, {}, MetricBook())
-        self.engine.sleep()
+        book = MetricBook()
+        self.roller.fill(batch, {}, book)
+        score_rows(batch, pl_module.score_batch, book)
 
     def teardown(self, trainer: L.Trainer, pl_module: PPOModule, stage: str) -> None:
-        """End the engine, however the run ended."""
+        """End the engine and the reward workers."""
+        self._end()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: PPOModule, exception: BaseException) -> None:
+        """The same for a run that fails: Lightning tears down no callback then."""
+        self._end()
+
+    def _end(self) -> None:
         if self.engine is not None:
             self.engine.close()
-            if self.roller.rewards is not None:
+            if self.roller is not None and self.roller.rewards is not None:
                 self.roller.rewards.close()
             self.engine = self.roller = None
 
@@ -78,6 +89,18 @@ class RolloutCallback(L.Callback):
         engine.sync_weights(module.actor.named_parameters(), module.step)
         if module.config.rollout.check_weights:
             check_weights(engine, module.actor)
+
+
+def data_of(trainer: L.Trainer) -> PromptDataModule:
+    """Return the data module of the run."""
+    data: PromptDataModule = vars(trainer)["datamodule"]  # an attribute that its class does not declare
+    return data
+
+
+def further_rows(trainer: L.Trainer, module: PPOModule, number: int) -> DataProto:
+    """Return the rows of a further draw of the step at hand, on the module's device."""
+    draw = f"{module.step + 1}-{module.ranks.rank}-draw{number}"
+    return module.open_rows(data_of(trainer).draw(number), draw, training=True).to(module.device)
 
 
 def check_weights(engine: Engine, actor: Any) -> None:

@@ -63,7 +63,10 @@ class DataConfig:
     max_val_rows: int | None = option(None, "use only the first validation rows, counted before filtering")
     prompts_per_step: int = option(32, "prompts drawn per training step, over all ranks")
     shuffle: bool = option(True, "draw training rows in a new order every epoch")
-    workers: int = option(0, "loader worker processes per rank")
+    order: str | None = option(
+        None, "your own order of training rows: module:function(prompts, epoch, seed) -> positions"
+    )
+    workers: int = option(0, "loader worker processes per rank (none with algorithm.filter_groups)")
 
 
 @dataclass(frozen=True)

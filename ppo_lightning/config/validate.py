@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.algorithms.policy_losses.arguments import check_loss_options, find_policy_loss
-from ppo_lightning.algorithms.tables import find_estimator
+from ppo_lightning.algorithms.rollout_correction.settings import read_settings
+from ppo_lightning.algorithms.tables import check_adv_options, find_estimator, resolve
 from ppo_lightning.config.load import get
 from ppo_lightning.config.schema import Config
 from ppo_lightning.errors import ConfigError, PPOLightningError
@@ -20,6 +21,7 @@ AT_LEAST_ONE = (
     "update.ppo_epochs",
     "update.sequences_per_microbatch",
     "trainer.epochs",
+    "algorithm.filter_groups_max_batches",
     "trainer.devices",
     "trainer.nodes",
     "trainer.max_skipped_steps",
@@ -145,6 +147,10 @@ def _algorithm(config: Config) -> Iterator[str]:
                 f"algorithm.adv_estimator={config.algorithm.adv_estimator} compares the rollouts of one prompt: "
                 f"rollout.rollouts_per_prompt={n} must be at least 2, 8 is usual"
             )
+        check_adv_options(estimator, config.algorithm)
+    except PPOLightningError as error:
+        yield str(error)
+    try:
         check_loss_options(find_policy_loss(POLICY_LOSSES, config.actor.policy_loss), config.actor)
     except PPOLightningError as error:
         yield str(error)
@@ -154,6 +160,14 @@ def _algorithm(config: Config) -> Iterator[str]:
         config.algorithm.kl_target > 0 and config.algorithm.kl_horizon > 0
     ):
         yield "algorithm.kl_ctrl=adaptive needs algorithm.kl_target and algorithm.kl_horizon above 0"
+
+
+def _order(config: Config) -> Iterator[str]:
+    try:
+        if config.data.order is not None:
+            resolve(config.data.order)
+    except ConfigError as error:
+        yield f"data.order: {error}"
 
 
 def _sampling(config: Config) -> Iterator[str]:
@@ -177,10 +191,32 @@ def _sampling(config: Config) -> Iterator[str]:
         yield "rollout.engine=vllm_server needs rollout.servers, such as [http://127.0.0.1:8000]"
 
 
+def _correction(config: Config) -> Iterator[str]:
+    try:
+        read_settings(config.rollout_correction)
+        needs_forward = "sum_pi_squared" in find_estimator(ADVANTAGES, config.algorithm.adv_estimator).reads
+    except ConfigError as error:
+        yield str(error)
+        return
+    if needs_forward and config.rollout_correction.bypass_mode:
+        yield (
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs the policy's forward before the update, "
+            "which rollout_correction.bypass_mode leaves out: set it to false"
+        )
+
+
 def _reward(config: Config) -> Iterator[str]:
     from ppo_lightning.rewards.validate import problems
 
     yield from problems(config.reward, config.rollout.response_tokens)
 
 
-CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (_ranges, _arithmetic, _algorithm, _sampling, _reward)
+CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
+    _ranges,
+    _arithmetic,
+    _algorithm,
+    _order,
+    _sampling,
+    _correction,
+    _reward,
+)

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.config.schema import Config
 from ppo_lightning.data.prompts import Prompt, PromptSet, load_prompts
-from ppo_lightning.data.sampler import PromptSampler
+from ppo_lightning.data.sampler import Order, PromptSampler, in_order, shuffled
 from ppo_lightning.errors import ConfigError
 from ppo_lightning.parallel.ranks import ranks_of
 from ppo_lightning.protocol.columns import as_column
@@ -52,28 +53,51 @@ class PromptDataModule(L.LightningDataModule):
             )
         return steps
 
+    @property
+    def epoch(self) -> int:
+        """Whole passes over the training prompts that have been drawn."""
+        return self.drawn // (len(self.train_set) // self.config.data.prompts_per_step)
+
+    def draw(self, number: int) -> DataProto:
+        """Return the prompt rows of the `number`-th draw after the next one, for this rank."""
+        positions = self.sampler(0).positions(self.drawn + number)
+        return collate([self.train_set[position] for position in positions])
+
     def sampler(self, start: int) -> PromptSampler:
-        """Return the training sampler from draw `start` on, for this rank."""
-        ranks, data = ranks_of(self.trainer) if self.trainer else None, self.config.data
+        """Return the training sampler from draw `start` on, for this rank.
+
+        With algorithm.filter_groups a step may take several draws, so the next one is looked up as each step begins.
+        """
+        ranks = ranks_of(self.trainer) if self.trainer else None
+        done: Any = self.trainer.lightning_module.step if self.trainer else start
         return PromptSampler(
             len(self.train_set),
-            data.prompts_per_step,
-            self.steps,
-            self.config.seed,
-            shuffle=data.shuffle,
+            self.config.data.prompts_per_step,
+            start + self.steps - done,
+            self._order(),
             start=start,
             rank=ranks.rank if ranks else 0,
             ranks=ranks.size if ranks else 1,
+            position=(lambda: self.drawn) if self.config.algorithm.filter_groups else None,
         )
 
+    def _order(self) -> Order:
+        """Return the order of every epoch: the user's `data.order` if there is one, else as `data.shuffle` says."""
+        rows, data = len(self.train_set), self.config.data
+        if data.order is None:
+            return shuffled(rows, self.config.seed) if data.shuffle else in_order(rows)
+        own = resolve(data.order)
+        return lambda epoch: own(self.train_set.prompts, epoch, self.config.seed)
+
     def train_dataloader(self) -> DataLoader:
-        """Yield one batch of prompt rows per step, from where the run stands."""
+        """Yield one batch of prompt rows per step, from where the run stands; ahead of time only if that is known."""
+        workers = 0 if self.config.algorithm.filter_groups else self.config.data.workers
         return DataLoader(
             self.train_set,
             batch_sampler=self.sampler(self.drawn),
             collate_fn=collate,
-            num_workers=self.config.data.workers,
-            persistent_workers=self.config.data.workers > 0,
+            num_workers=workers,
+            persistent_workers=workers > 0,
         )
 
     def val_dataloader(self) -> DataLoader | list:

@@ -9,6 +9,7 @@ from ppo_lightning.metrics.spec import (
     no_checkpoint,
     no_critic,
     no_group_filter,
+    no_old_policy,
     no_peak,
     no_score_norms,
     no_servers,
@@ -69,6 +70,7 @@ SECONDS = (
     *_seconds("gen", "generation", per=TOKENS),
     *_seconds("align", "joining prompts and responses"),
     *_seconds("reward", "scoring (waiting for it, where it is streamed)"),
+    MetricSpec("timing_s/reward_busy", "SUM", "wall seconds that samples spent in rewards", "-", "s", "score"),
     *_seconds("old_log_prob", "the old policy's forward", stage_skipped("old_log_prob")),
     *_seconds("ref", "the reference's forward", stage_skipped("ref"), EVERY),
     *_seconds("values", "the critic's forward", stage_skipped("values"), EVERY),
@@ -92,22 +94,18 @@ SPEED = (
     _mfu("actor_infer", "the old policy's forward", stage_skipped("old_log_prob")),
 )
 
+
+def _gap(name: str, reduction: str, numerator: str, denominator: str, unit: str = "probability") -> MetricSpec:
+    return MetricSpec(f"training/{name}", reduction, numerator, denominator, unit, "settle", no_old_policy)
+
+
 MISMATCH = (
-    MetricSpec("training/rollout_probs_diff_valid", "MAX", "1 if there is any valid token", "-", "0 or 1", "settle"),
-    MetricSpec("training/rollout_probs_diff_max", "MAX", "|p_trainer - p_engine|", "-", "probability", "settle"),
-    MetricSpec("training/rollout_probs_diff_mean", "MEAN", "|p_trainer - p_engine|", TOKENS, "probability", "settle"),
-    MetricSpec("training/rollout_probs_diff_std", "STD", "|p_trainer - p_engine|", TOKENS, "probability", "settle"),
-    MetricSpec(
-        "training/rollout_actor_probs_pearson_corr", "PEARSON", "p_trainer with p_engine", TOKENS, "-1..1", "settle"
-    ),
-    MetricSpec(
-        "training/rollout_probs_diff_alarm",
-        "MAX",
-        "1 if rollout_probs_diff_mean is more than rounding explains",
-        "-",
-        "0 or 1",
-        "settle",
-    ),
+    _gap("rollout_probs_diff_valid", "MAX", "1 if there is any valid token", "-", "0 or 1"),
+    _gap("rollout_probs_diff_max", "MAX", "|p_trainer - p_engine|", "-"),
+    _gap("rollout_probs_diff_mean", "MEAN", "|p_trainer - p_engine|", TOKENS),
+    _gap("rollout_probs_diff_std", "STD", "|p_trainer - p_engine|", TOKENS),
+    _gap("rollout_actor_probs_pearson_corr", "PEARSON", "p_trainer with p_engine", TOKENS, "-1..1"),
+    _gap("rollout_probs_diff_alarm", "MAX", "1 if rollout_probs_diff_mean is more than rounding explains", "-", "0 or 1"),
 )
 
 VARIANCE = (
@@ -123,6 +121,8 @@ COUNTERS = (
     MetricSpec("training/epoch", "MEAN", "epoch of the training prompts, from 0", "-", "epochs", "settle"),
     MetricSpec("training/skipped_steps", "SUM", "optimizer steps left out: loss or gradient not finite", "-", "steps",
                "update"),
+    MetricSpec("training/empty_minibatches", "SUM", "mini-batches without a valid token: no optimizer step", "-",
+               "mini-batches", "update"),
     MetricSpec("training/nonfinite_values", "SUM", "NaN and infinite values that went into metrics", "-", "values",
                "settle"),
     MetricSpec("training/rollout_servers_lost", "SUM", "vLLM servers that stopped answering", "-", "servers", "rollout",

@@ -6,7 +6,6 @@ from ppo_lightning.metrics.spec import (
     either,
     no_batch_normalisation,
     no_clipping,
-    no_correction,
     no_critic,
     no_entropy,
     no_entropy_bonus,
@@ -66,8 +65,12 @@ REWARD = tuple(
 )
 
 
+DISTANCE = "advantage, settle or update"
+"""Which stage compares engine and policy: with correction, without, in bypass mode."""
+
+
 def _corr(name: str, numerator: str, denominator: str = TOKENS, unit: str = "-") -> MetricSpec:
-    return MetricSpec(f"rollout_corr/{name}", "MEAN", numerator, denominator, unit, "advantage", no_correction)
+    return MetricSpec(f"rollout_corr/{name}", "MEAN", numerator, denominator, unit, DISTANCE)
 
 
 DIVERGENCE = (
@@ -81,10 +84,8 @@ DIVERGENCE = (
     _corr("rollout_log_ppl", "log of it", GIVEN, "nats"),
     _corr("log_ppl_diff", "training_log_ppl - rollout_log_ppl of the row", GIVEN, "nats"),
     _corr("log_ppl_abs_diff", "its absolute value", GIVEN, "nats"),
-    MetricSpec("rollout_corr/log_ppl_diff_max", "MAX", f"log_ppl_diff, over {GIVEN}", "-", "nats", "advantage",
-               no_correction),
-    MetricSpec("rollout_corr/log_ppl_diff_min", "MIN", f"log_ppl_diff, over {GIVEN}", "-", "nats", "advantage",
-               no_correction),
+    MetricSpec("rollout_corr/log_ppl_diff_max", "MAX", f"log_ppl_diff, over {GIVEN}", "-", "nats", DISTANCE),
+    MetricSpec("rollout_corr/log_ppl_diff_min", "MIN", f"log_ppl_diff, over {GIVEN}", "-", "nats", DISTANCE),
     _corr("ppl_ratio", "training_ppl / rollout_ppl of the row", GIVEN),
 )  # fmt: skip
 

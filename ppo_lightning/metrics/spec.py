@@ -8,7 +8,7 @@ from functools import cached_property
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.algorithms.tables import find_estimator
 from ppo_lightning.config.schema import Config
-from ppo_lightning.stages import STAGES, strictly_on_policy, uses_critic
+from ppo_lightning.stages import STAGES, uses_critic
 
 Absent = Callable[[Config], str | None]
 
@@ -114,11 +114,10 @@ def no_rejection(config: Config) -> str | None:
     return "rollout_correction.rollout_rs=off" if config.rollout_correction.rollout_rs == "off" else None
 
 
-def no_correction(config: Config) -> str | None:
-    """Neither weights nor rejection are on."""
-    if no_importance_weights(config) and no_rejection(config):
-        return "rollout_correction.rollout_is=off and rollout_correction.rollout_rs=off"
-    return None
+def no_old_policy(config: Config) -> str | None:
+    """Old log-probs are the engine's, so that comparing both says nothing."""
+    bypass = config.rollout_correction.bypass_mode
+    return "rollout_correction.bypass_mode=true: old log-probs are the engine's own" if bypass else None
 
 
 def no_group_filter(config: Config) -> str | None:
@@ -127,10 +126,9 @@ def no_group_filter(config: Config) -> str | None:
 
 
 def no_entropy(config: Config) -> str | None:
-    """No forward measures the entropy: old log-probs are the engine's, and the update is not strictly on-policy."""
-    if config.rollout_correction.bypass_mode and not strictly_on_policy(config):
-        return "rollout_correction.bypass_mode=true: no forward of the unchanged policy is run"
-    return None
+    """No forward measures the entropy: old log-probs are the engine's."""
+    bypass = config.rollout_correction.bypass_mode
+    return "rollout_correction.bypass_mode=true: no forward of the unchanged policy is run" if bypass else None
 
 
 def no_entropy_bonus(config: Config) -> str | None:

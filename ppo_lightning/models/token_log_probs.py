@@ -21,10 +21,12 @@ def token_log_probs(
     temperature: float,
     *,
     with_entropy: bool = False,
-) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"] | None]:
-    """Return log-probabilities of N sampled tokens, and the entropies there if asked for.
+    with_squares: bool = False,
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"] | None, Float[Tensor, "N"] | None]:
+    """Return log-probabilities of N sampled tokens and, if asked for, entropies and sums of squared probabilities.
 
-    Both carry gradients to the model. Source: log_softmax(logits / T) gathered at the token; H = -sum p log p.
+    The first two carry gradients to the model. Source: log_softmax(logits / T) gathered at the token; H = -sum p log p;
+    sum p^2.
 
     Args:
         model: the policy, for its output head.
@@ -32,10 +34,12 @@ def token_log_probs(
         targets: the sampled tokens.
         temperature: T.
         with_entropy: whether entropies are wanted.
+        with_squares: whether the sums over the vocabulary of squared probabilities are wanted.
     """
     head = model.get_output_embeddings()
-    log_prob, entropy = _HeadLogProb.apply(states, head.weight, targets, temperature, with_entropy)
-    return log_prob, entropy if with_entropy else None
+    wanted = (with_entropy, with_squares)
+    log_prob, entropy, squares = _HeadLogProb.apply(states, head.weight, targets, temperature, wanted)
+    return log_prob, entropy if with_entropy else None, squares if with_squares else None
 
 
 def plain_states(
@@ -78,23 +82,31 @@ class _HeadLogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with_entropy, with_squares = wanted
         log_prob = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
-        log_norm, entropy = torch.empty_like(log_prob), torch.zeros_like(log_prob)
+        log_norm, entropy, squares = torch.empty_like(log_prob), torch.zeros_like(log_prob), torch.zeros_like(log_prob)
         for rows in _chunks(len(targets), weight.shape[0]):
             logits = _logits(hidden[rows], weight, temperature)
             log_norm[rows] = torch.logsumexp(logits, -1)
             log_prob[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_norm[rows]
-            if with_entropy:
+            if with_entropy or with_squares:
                 logits.sub_(log_norm[rows, None])
-                entropy[rows] = -(logits.exp() * logits).sum(-1)
+                probs = logits.exp()
+                if with_squares:
+                    squares[rows] = torch.linalg.vector_norm(probs, dim=-1).square()
+                if with_entropy:
+                    entropy[rows] = -probs.mul_(logits).sum(-1)
         ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
+        ctx.mark_non_differentiable(squares)
         ctx.temperature, ctx.with_entropy = temperature, with_entropy
-        return log_prob, entropy
+        return log_prob, entropy, squares
 
     @staticmethod
-    def backward(ctx: Any, grad_log_prob: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_log_prob: Tensor, grad_entropy: Tensor, grad_squares: Tensor
+    ) -> tuple[Tensor | None, ...]:
         """D logp = onehot - p; d H = -p (log p + H); both over T."""
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)

@@ -58,7 +58,9 @@ _DECLARED = (
         "score",
         "reward at the token that earns it; an outcome reward at the last one",
     ),
-    Field("reward_baselines", BATCH, B, "float32", "score", "score of the greedy response to the row's prompt (ReMax)"),
+    Field(
+        "reward_baselines", BATCH, B, "float32", "rollout", "score of the greedy response to the row's prompt (ReMax)"
+    ),
     Field(
         "old_log_probs", BATCH, BR, "float32", "old_log_prob", "log-probs under the policy before this step's updates"
     ),

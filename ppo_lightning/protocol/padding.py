@@ -46,6 +46,22 @@ def pad_to_divisor(batch: DataProto, divisor: int) -> tuple[DataProto, int]:
     return padded, pad_size
 
 
+def drop_rows(batch: DataProto, dropped: Tensor) -> None:
+    """Mark rows (B,) bool as padding, in place: they keep their place and count nowhere; others keep their mark.
+
+    Reads: response_mask (B, R). Writes: is_padding, response_mask.
+    """
+    tensors = batch.tensors()
+    mask = tensors["response_mask"]
+    dropped = dropped.to(mask.device)
+    if MARKER in tensors:
+        dropped = dropped | tensors[MARKER]
+        batch.pop([MARKER])
+    batch.pop(["response_mask"])
+    kept = torch.where(dropped.unsqueeze(-1), torch.zeros_like(mask), mask)
+    batch.union(DataProto.from_dict({MARKER: dropped, "response_mask": kept}))
+
+
 def unpad(batch: DataProto, pad_size: int) -> DataProto:
     """Cut the `pad_size` rows that `pad_to_divisor` added; the marker goes with the last padding row.
 

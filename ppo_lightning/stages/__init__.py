@@ -22,11 +22,6 @@ def uses_reference(config: Config) -> bool:
     return config.algorithm.use_kl_in_reward or config.actor.use_kl_loss
 
 
-def uses_reward_model(config: Config) -> bool:
-    """Whether a reward model scores whole batches (route B)."""
-    return bool(config.reward.model_path or config.reward.model_server)
-
-
 def strictly_on_policy(config: Config) -> bool:
     """Whether every rollout is used for exactly one optimizer step: the policy is still the one that sampled."""
     rollouts = config.data.prompts_per_step * config.rollout.rollouts_per_prompt
@@ -34,10 +29,28 @@ def strictly_on_policy(config: Config) -> bool:
     return config.update.ppo_epochs == 1 and mini >= rollouts
 
 
+def estimator_reads(config: Config) -> tuple[str, ...]:
+    """Return what the estimator reads."""
+    from ppo_lightning.algorithms import ADVANTAGES
+
+    return find_estimator(ADVANTAGES, config.algorithm.adv_estimator).reads
+
+
+def reads_squares(config: Config) -> bool:
+    """Whether the estimator needs the sum over the vocabulary of squared probabilities at each token."""
+    return "sum_pi_squared" in estimator_reads(config)
+
+
+def corrects_rollout(config: Config) -> bool:
+    """Whether importance weights or rejection are on."""
+    correction = config.rollout_correction
+    return correction.rollout_is != "off" or correction.rollout_rs != "off"
+
+
 def reads_old_log_probs_early(config: Config) -> bool:
     """Whether something before the update needs old_log_probs."""
-    correction = config.rollout_correction
-    return config.algorithm.use_kl_in_reward or correction.rollout_is != "off" or correction.rollout_rs != "off"
+    reads = {"old_log_probs", "sum_pi_squared"} & set(estimator_reads(config))
+    return config.algorithm.use_kl_in_reward or corrects_rollout(config) or bool(reads)
 
 
 def _no_old_log_prob(config: Config) -> str | None:

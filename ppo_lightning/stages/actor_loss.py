@@ -9,11 +9,13 @@ from ppo_lightning.algorithms import POLICY_LOSSES
 from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
 from ppo_lightning.algorithms.kl import k3_clamped, kl
 from ppo_lightning.algorithms.policy_losses.arguments import find_policy_loss, loss_arguments
+from ppo_lightning.algorithms.policy_losses.covariance import Scope
 from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.parallel.micro_batches import restore
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.correction import Bypass
 from ppo_lightning.stages.forward import Chunk, log_probs, without_grad
 from ppo_lightning.stages.old_log_prob import log_entropy
 
@@ -36,40 +38,65 @@ class ActorLoss:
         self.policy_loss, self.mode = resolve(record.path), record.loss_agg_mode or self.config.update.loss_agg_mode
         self.options = loss_arguments(self.policy_loss, self.config.actor)
         self.select = resolve(record.selection) if record.selection else None
+        self.bypass = Bypass(context, record) if self.config.rollout_correction.bypass_mode else None
         self.on_policy = "old_log_probs" not in batch.batch.keys()  # noqa: SIM118 - a TensorDict is no dict
         self.measured: list[tuple[np.ndarray, Tensor, Tensor]] = []
+        self.prepared = 0
 
-    def prepare(self, mini: DataProto) -> None:
-        """Pick tokens over the whole mini-batch where the loss asks for it, before its first backward."""
-        if self.select is None:
-            return
+    def prepare(self, mini: DataProto) -> bool:
+        """Correct the rollout and pick tokens over the whole mini-batch where that is asked for.
+
+        Returns whether the response mask changed, so that counts are to be taken anew.
+        """
+        self.prepared += 1
+        corrects = self.bypass is not None and self.bypass.whole
+        if not corrects and self.select is None:
+            return False
         (current,) = without_grad(
             mini,
             self.config.update,
             self.context.sharing,
-            lambda chunk: log_probs(self.model, chunk, self.temperature, entropy=False)[:1],
+            lambda chunk: log_probs(self.model, chunk, self.temperature)[:1],
         )
-        tensors = mini.batch
-        options = loss_arguments(self.select, self.config.actor)
-        arguments = (tensors["old_log_probs"], current, tensors["advantages"], tensors["response_mask"])
-        mini.batch["selection"] = self.select(*arguments, **options)
+        if corrects:
+            self.bypass.correct(mini, current)
+        if self.select is not None:
+            tensors = mini.batch
+            arguments = (tensors["old_log_probs"], current, tensors["advantages"], tensors["response_mask"])
+            options = loss_arguments(self.select, self.config.actor)
+            tensors["selection"] = self.select(*arguments, scope=self._scope(mini), **options)
+        return corrects
+
+    def _scope(self, mini: DataProto) -> Scope:
+        """Return the mini-batch over all ranks; a row's id is that of its sample, wherever the row lies."""
+        tensors, n = mini.batch, self.config.rollout.rollouts_per_prompt
+        seed = int(np.random.SeedSequence((self.config.seed, self.context.step, self.prepared)).generate_state(1)[0])
+        rows = tensors["dataset_index"] * n + tensors["sample_index"]
+        return Scope(rows, seed, self.context.ranks.sum, self.context.ranks.gather)
 
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return this micro-batch's share of the mini-batch loss and write its metrics."""
         tensors, mask = micro.batch.batch, micro.mask
         actor = self.config.actor
         with_entropy = self.on_policy or actor.entropy_coeff != 0.0
-        current, entropy = log_probs(self.model, micro, self.temperature, entropy=with_entropy)
+        current, entropy, _ = log_probs(self.model, micro, self.temperature, entropy=with_entropy)
         old = self._old(micro, current, entropy)
         extra: dict[str, Any] = {"selection": tensors["selection"]} if self.select else {}
-        weights = tensors.get("rollout_is_weights", None)
         losses, metrics = self.policy_loss(
-            old, current, tensors["advantages"], mask, rollout_is_weights=weights, **self.options, **extra
+            old,
+            current,
+            tensors["advantages"],
+            mask,
+            rollout_is_weights=self._weights(micro, current),
+            **self.options,
+            **extra,
         )
         loss = self._aggregate(losses, mask, counts)
         book.loss("actor/pg_loss", loss.detach())
         if actor.entropy_coeff != 0.0 and entropy is not None:
-            loss = loss - actor.entropy_coeff * self._aggregate(entropy, mask, counts)
+            bonus = self._aggregate(entropy, mask, counts)
+            book.loss("actor/entropy_loss", bonus.detach())
+            loss = loss - actor.entropy_coeff * bonus
         if actor.use_kl_loss:
             loss = loss + actor.kl_loss_coef * self._kl(current, tensors["ref_log_prob"], mask, counts, book)
         for key, numerator in metrics.items():
@@ -77,10 +104,24 @@ class ActorLoss:
         book.loss("actor/loss", loss.detach())
         return loss
 
+    def close(self, mini: DataProto) -> None:
+        """Write the correction's metrics of a mini-batch in bypass mode."""
+        if self.bypass is not None:
+            self.bypass.measure(mini)
+
+    def _weights(self, micro: Chunk, current: Tensor) -> Tensor | None:
+        if self.bypass is None:
+            return micro.batch.batch.get("rollout_is_weights", None)
+        self.bypass.record(micro, current)
+        return self.bypass.weights(micro, current)
+
     def finish(self) -> None:
         """Write what the update itself measured: old log-probabilities and the entropy of the unchanged policy."""
         if self.on_policy:
             rows, width = self.batch.batch["response_mask"].shape
+            if not self.measured:  # no valid token anywhere
+                self.batch.batch["old_log_probs"] = self.batch.batch["rollout_log_probs"].new_zeros(rows, width)
+                return
             old = [(part, log_prob) for part, log_prob, _ in self.measured]
             entropys = [(part, entropy) for part, _, entropy in self.measured]
             self.batch.batch["old_log_probs"] = restore(old, rows, width)

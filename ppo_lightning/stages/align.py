@@ -22,5 +22,10 @@ def align(batch: DataProto, context: StepContext) -> None:
         width = batch.batch["responses"].shape[1]
         batch.batch["response_mask"] = batch.batch["attention_mask"][:, -width:].clone()
     verify_convention(batch)
+    count_tokens(batch, context)
+
+
+def count_tokens(batch: DataProto, context: StepContext) -> None:
+    """Write the prompt + response tokens of every row over all ranks into global_token_num."""
     counts = batch.batch["attention_mask"].sum(-1).tolist()
     batch.meta_info["global_token_num"] = [n for part in context.ranks.gather(counts) for n in part]

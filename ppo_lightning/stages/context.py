@@ -14,6 +14,7 @@ from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.packing import Sharing
 from ppo_lightning.parallel.ranks import Ranks
+from ppo_lightning.protocol.data_proto import DataProto
 
 
 @dataclass
@@ -28,7 +29,7 @@ class StepContext:
         critic: the value model, if the estimator needs one.
         reference: the frozen policy, if KL is on.
         sharing: whether rows of one prompt share its computation.
-        score_batch: route B: takes the batch, returns rm_scores; None: no reward model.
+        score_batch: route B: takes the batch, returns its RowScores; None: no reward model.
         roller: what generates (RolloutCallback's).
         announce: told the name of each stage as it begins.
         kl_controller: the coefficient of KL in the reward.
@@ -39,6 +40,9 @@ class StepContext:
         recorded: names of the stages that ran, in order.
         skipped: whether an optimizer step was left out because its gradient was not finite.
         draws: prompt draws consumed.
+        draw_rows: takes the number of a further draw of this step, from 1, and returns its rows, ready for a rollout.
+        epoch: passes over the training prompts before this step's draw.
+        gradient_norms: of each optimizer step, by model name.
         started: when the step began, on the performance counter.
     """
 
@@ -60,6 +64,9 @@ class StepContext:
     recorded: list[str] = field(default_factory=list)
     skipped: bool = False
     draws: int = 1
+    draw_rows: Callable[[int], DataProto] | None = None
+    epoch: int = 0
+    gradient_norms: dict[str, list[float]] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
 
     @contextmanager

@@ -20,8 +20,15 @@ class CriticLoss:
         self.model, self.config = context.critic, context.config
         self.grad_clip = context.config.critic.grad_clip
 
-    def prepare(self, mini: DataProto) -> None:
-        """Nothing is picked over the whole mini-batch."""
+    def prepare(self, mini: DataProto) -> bool:
+        """Nothing is picked over the whole mini-batch; the mask is as it was."""
+        return False
+
+    def close(self, mini: DataProto) -> None:
+        """Nothing is measured over the whole mini-batch."""
+
+    def finish(self) -> None:
+        """Nothing is left to write."""
 
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return this micro-batch's share of the mini-batch loss and write its metrics."""

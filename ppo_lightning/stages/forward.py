@@ -112,11 +112,18 @@ def states(model: nn.Module, chunk: Chunk) -> Tensor:
     return plain_states(model, *arguments) if chunk.groups is None else packed_states(model, *arguments, chunk.groups)
 
 
-def log_probs(model: nn.Module, chunk: Chunk, temperature: float, entropy: bool) -> tuple[Tensor, Tensor | None]:
-    """Return log-probabilities and entropies (b, R') of a micro-batch, 0 where the mask is 0."""
+def log_probs(
+    model: nn.Module, chunk: Chunk, temperature: float, entropy: bool = False, squares: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return log-probabilities, entropies and sums of squared probabilities (b, R') of a micro-batch.
+
+    All are 0 where the mask is 0; what is not asked for is None.
+    """
     valid = chunk.mask.bool()
     targets = chunk.batch.batch["responses"][valid]
-    found = token_log_probs(model, states(model, chunk), targets, temperature, with_entropy=entropy)
+    found = token_log_probs(
+        model, states(model, chunk), targets, temperature, with_entropy=entropy, with_squares=squares
+    )
     return tuple(None if part is None else laid_out(part, valid) for part in found)  # type: ignore[return-value]
 
 

@@ -4,23 +4,29 @@ import torch
 
 from ppo_lightning.algorithms.aggregation import LossCounts, aggregate, count
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages import reads_squares
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import log_probs, without_grad
+from ppo_lightning.stages.forward import Chunk, log_probs, without_grad
 
 
 def old_log_prob(batch: DataProto, context: StepContext) -> None:
     """Run the actor forward; the entropy is logged here and popped.
 
     Reads: input_ids, attention_mask, response_mask.
-    Writes: old_log_probs (B, R); actor/entropy.
+    Writes: old_log_probs (B, R); sum_pi_squared (B, R) where the estimator reads it; actor/entropy.
     """
     temperature = batch.meta_info["temperature"]
     update, sharing = context.config.update, context.sharing
-    found = without_grad(
-        batch, update, sharing, lambda chunk: log_probs(context.actor, chunk, temperature, entropy=True)
-    )
-    batch.batch["old_log_probs"], batch.batch["entropys"] = found
-    log_entropy(batch.batch.pop("entropys"), batch, context)
+    squares = reads_squares(context.config)
+
+    def forward(chunk: Chunk) -> tuple[torch.Tensor, ...]:
+        found = log_probs(context.actor, chunk, temperature, entropy=True, squares=squares)
+        return tuple(part for part in found if part is not None)
+
+    names = ("old_log_probs", "entropys", "sum_pi_squared")
+    for name, found in zip(names, without_grad(batch, update, sharing, forward), strict=False):
+        batch.batch[name] = found
+    log_entropy(batch.pop(["entropys"]).tensors()["entropys"], batch, context)
 
 
 def log_entropy(entropys: torch.Tensor, batch: DataProto, context: StepContext) -> None:

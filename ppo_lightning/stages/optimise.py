@@ -24,34 +24,50 @@ class Loss(Protocol):
     def model(self) -> nn.Module:
         """What is trained."""
 
-    def prepare(self, mini: DataProto) -> None:
-        """See the whole mini-batch before its first backward."""
+    def prepare(self, mini: DataProto) -> bool:
+        """See the whole mini-batch before its first backward; return whether its response mask changed."""
 
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return the micro-batch's share of the mini-batch loss."""
+
+    def close(self, mini: DataProto) -> None:
+        """See the whole mini-batch after its last backward."""
+
+    def finish(self) -> None:
+        """Write what was measured over all mini-batches."""
 
 
 def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
     """Take one optimizer step per mini-batch.
 
     The denominators are counted over the whole mini-batch and all ranks, after every masking, before the first
-    backward. A mini-batch without a valid token anywhere is skipped; one whose gradient is not finite leaves weights,
-    optimizer and schedule as they are and is counted in training/skipped_steps.
+    backward. A mini-batch without a valid token anywhere is skipped and counted in training/empty_minibatches; one
+    whose gradient is not finite leaves weights, optimizer and schedule as they are and is counted in
+    training/skipped_steps.
     """
     for rows in minibatch_rows(len(batch), context):
-        mini = batch if rows is None else batch.select_idxs(rows)
-        tokens, sequences = context.ranks.sum(count(mini.batch["response_mask"])).tolist()
-        if not tokens:
+        # A batch of its own around the same tensors: what a loss adds to it is gone after the mini-batch.
+        mini = (batch if rows is None else batch.select_idxs(rows)).select()
+        counts = global_counts(mini, context)
+        if counts is not None and loss.prepare(mini):
+            counts = global_counts(mini, context)
+        if counts is None:
+            if context.ranks.first:
+                context.book.sum("training/empty_minibatches", 1.0)
             continue
-        loss.prepare(mini)
         book = MetricBook()
-        counts = LossCounts(tokens, sequences, context.ranks.size)
         for micro in micros(mini, context.config.update, context.sharing):
             context.backward(loss(micro, counts, book))
+        loss.close(mini)
         _step(context, loss, book)
         context.book.update(book)
-    if hasattr(loss, "finish"):
-        loss.finish()
+    loss.finish()
+
+
+def global_counts(mini: DataProto, context: StepContext) -> LossCounts | None:
+    """Count the valid tokens and rows of a mini-batch over all ranks; None: there is none."""
+    tokens, sequences = context.ranks.sum(count(mini.batch["response_mask"])).tolist()
+    return LossCounts(tokens, sequences, context.ranks.size) if tokens else None
 
 
 def minibatch_rows(rows: int, context: StepContext) -> Iterator[np.ndarray | None]:
@@ -77,7 +93,9 @@ def _step(context: StepContext, loss: Loss, book: MetricBook) -> None:
     if finite:
         optimizer.step()
     else:
-        book.sum("training/skipped_steps", 1.0)
+        if context.ranks.first:  # the gradient is the same on every rank
+            book.sum("training/skipped_steps", 1.0)
         context.skipped = True
     optimizer.zero_grad(set_to_none=True)
     book.mean(f"{loss.name}/grad_norm", float(norm))
+    context.gradient_norms.setdefault(loss.name, []).append(float(norm))

@@ -17,5 +17,5 @@ def ref_log_prob(batch: DataProto, context: StepContext) -> None:
         batch,
         context.config.update,
         context.sharing,
-        lambda chunk: log_probs(reference, chunk, temperature, entropy=False)[:1],
+        lambda chunk: log_probs(reference, chunk, temperature)[:1],
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,11 @@ from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right
-from ppo_lightning.rewards.streaming import StreamedRewards
+from ppo_lightning.rewards.streaming import RuleRewards
+from ppo_lightning.stages import estimator_reads
 from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.dynamic_sampling import refill
+from ppo_lightning.stages.greedy_baseline import greedy_baseline
 
 TRAINING, VALIDATION = 0, 1
 """Random streams: what one samples never depends on the other."""
@@ -22,10 +26,15 @@ def rollout(batch: DataProto, context: StepContext) -> None:
     """Generate the responses of a training batch and join them to its rows.
 
     Reads: raw_prompt_ids, dataset_index, sample_index.
-    Writes: prompts, responses, input_ids, attention_mask, position_ids, response_mask, rollout_log_probs, (rm_scores).
+    Writes: prompts, responses, input_ids, attention_mask, position_ids, response_mask, rollout_log_probs, (rm_scores),
+        (reward_baselines); every row anew with algorithm.filter_groups.
     """
     assert context.roller is not None, "RolloutCallback must be among the callbacks: it owns the engine"
     context.roller.fill(batch, context.seconds, context.book)
+    if context.config.algorithm.filter_groups:
+        refill(batch, context)
+    if "reward_baselines" in estimator_reads(context.config):
+        greedy_baseline(batch, context)
 
 
 class Roller:
@@ -34,7 +43,7 @@ class Roller:
     Args:
         engine: what generates.
         tokenizer: decodes responses for the reward.
-        rewards: scores finished responses during the rollout, or None (a reward model scores later).
+        rewards: takes finished responses during the rollout, or None (a reward model alone scores, later).
         seed: of the run.
         prompt_width: P.
         train, validation: how to sample.
@@ -45,7 +54,7 @@ class Roller:
         self,
         engine: Engine,
         tokenizer: Any,
-        rewards: StreamedRewards | None,
+        rewards: RuleRewards | None,
         *,
         seed: int,
         prompt_width: int,
@@ -57,10 +66,11 @@ class Roller:
         self.seed, self.prompt_width = seed, prompt_width
         self.train, self.validation, self.heartbeat = train, validation, heartbeat
 
-    def fill(self, batch: DataProto, seconds: dict[str, float], book: MetricBook) -> None:
-        """Generate, score and join; the seconds of waiting for late rewards go to timer `reward`."""
-        validating = batch.meta_info["validate"]
-        sampling = self.validation if validating else self.train
+    def fill(self, batch: DataProto, seconds: dict[str, float], book: MetricBook, greedy: bool = False) -> None:
+        """Generate, score and join; waiting for late rewards goes to timer `reward`, not to `gen`."""
+        sampling = self.validation if batch.meta_info["validate"] else self.train
+        if greedy:
+            sampling = replace(sampling, temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0)
         finished = 0
 
         def on_finish(completion: Completion) -> None:
@@ -71,28 +81,21 @@ class Roller:
                 text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
                 self.rewards.submit(batch, completion, text)
 
+        self.engine.wake()
         completions = self.engine.generate(self._requests(batch), sampling, on_finish)
+        self.engine.sleep()
         for key, number in self.engine.counts.items():
             book.sum(key, number)
         self.engine.counts.clear()
         filled = self._assemble(batch, completions, sampling)
         start = time.perf_counter()
         if self.rewards is not None:
-            self._score(filled, sampling.max_tokens, book)
-        seconds["reward"] = seconds.get("reward", 0.0) + time.perf_counter() - start
+            lengths = torch.tensor([len(completion.token_ids) for completion in completions])
+            self.rewards.finish(filled, lengths, sampling.max_tokens, book)
+        waited = time.perf_counter() - start
+        seconds["reward"] = seconds.get("reward", 0.0) + waited
+        seconds["gen"] = seconds.get("gen", 0.0) - waited
         batch.union(filled)
-
-    def _score(self, filled: DataProto, width: int, book: MetricBook) -> None:
-        """Write rm_scores and the extra columns; rows whose reward failed and is dropped get weight 0."""
-        mask = filled.batch["response_mask"]
-        scores = self.rewards.collect(mask.sum(-1), width)
-        filled.batch["rm_scores"] = scores.rm_scores.to(mask.device)
-        filled.non_tensor_batch |= scores.columns
-        if not scores.keep.all():
-            filled.batch["is_padding"] = (~scores.keep).to(mask.device)
-            filled.batch["response_mask"] = mask * scores.keep.to(mask).unsqueeze(-1)
-        for key, number in scores.counts.items():
-            book.sum(key, number)
 
     def _requests(self, batch: DataProto) -> list[Request]:
         stream = VALIDATION if batch.meta_info["validate"] else TRAINING

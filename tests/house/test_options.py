@@ -10,13 +10,8 @@ from house_sources import imported, modules
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.config.schema import Config, leaves
 
-LEAVES = 134
+LEAVES = 135
 PENDING = {
-    "algorithm.filter_groups",
-    "algorithm.filter_groups_max_batches",
-    "algorithm.mask_truncated",
-    "algorithm.pf_ppo_reweight",
-    "algorithm.pf_ppo_weight_pow",
     "rollout.top_k",
     "rollout.top_p",
     "trainer.balance_batch",

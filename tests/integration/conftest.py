@@ -80,13 +80,13 @@ class Record(L.Callback):
 def run(tiny_model, tmp_path):
     """Return a function that runs overrides on the tiny model and returns (exit code, run directory, record)."""
 
-    def go(*overrides, name="run", resume="never"):
+    def go(*overrides, name="run", resume="never", callbacks=()):
         quiet()
         torch.set_num_threads(1)
         loaded = load(None, [*SMALL, f"model.path={tiny_model}", f"output_dir={tmp_path}", f"name={name}", *overrides])
         validate(loaded.config)
         record = Record()
-        code = fit(loaded, resume, [record])
+        code = fit(loaded, resume, [*callbacks, record])
         return code, tmp_path / name, record
 
     return go

@@ -52,11 +52,16 @@ def loss_arguments(function: Callable[..., Any], actor: Any) -> dict[str, Any]:
 
 
 def check_loss_options(record: PolicyLoss, actor: Any) -> None:
-    """Check that every key of `actor.loss_options` is an option of the policy loss.
+    """Check that every key of `actor.loss_options` is an option of the policy loss, and that none is missing.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: one is not, or one without a default is not set.
     """
+    missing = [name for name in record.required if name not in actor.loss_options]
+    if missing:
+        raise ConfigError(
+            f"actor.policy_loss={actor.policy_loss} needs actor.loss_options.{missing[0]} - it is not set - add it"
+        )
     unknown = sorted(set(actor.loss_options) - set(record.options))
     if unknown:
         valid = ", ".join(record.options) or "none"

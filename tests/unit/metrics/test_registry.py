@@ -74,7 +74,6 @@ def test_a_default_run_says_why_kl_is_absent_and_has_a_critic():
         ("timing_s/ref", {"actor": {"use_kl_loss": True}}),
         ("actor/reward_kl_penalty", {"algorithm": {"use_kl_in_reward": True}}),
         ("actor/entropy_loss", {"actor": {"entropy_coeff": 0.01}}),
-        ("rollout_corr/kl", {"rollout_correction": {"rollout_rs": "token_k1"}}),
         ("rollout_corr/rollout_is_mean", {"rollout_correction": {"rollout_is": "token"}}),
         (
             "rollout_corr/rollout_is_oob_ratio",

@@ -49,3 +49,15 @@ def test_the_tables_import_no_torch():
         "import ppo_lightning.algorithms.rollout_correction.settings; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", [*POLICY_LOSSES])
+def test_required_options_are_those_without_a_default(name):
+    record = POLICY_LOSSES[name]
+    needed = []
+    for option in record.options:
+        try:
+            loss_arguments(resolve(record.path), ActorConfig())
+        except ConfigError as error:
+            needed += [option] if f"loss_options.{option} " in str(error) else []
+    assert needed == list(record.required)

@@ -1,0 +1,105 @@
+"""DAPO's dynamic sampling, part of stage 1: draw prompts until the step is full of groups that can teach something."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ppo_lightning.algorithms.group_filter import rows_with_signal
+from ppo_lightning.metrics.data import is_number
+from ppo_lightning.metrics.entries import row_sum
+from ppo_lightning.protocol.columns import as_column
+from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.protocol.padding import MARKER, drop_rows, group_ids
+from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.score import score
+
+RAW_SCORES = ("reward_score", "acc")
+"""Columns that hold the score of the task as scored, before a length penalty; the first that every row has is taken."""
+
+
+def refill(batch: DataProto, context: StepContext) -> None:
+    """Replace groups without signal by groups of further draws, in place; the batch has been generated.
+
+    All ranks draw while any of them lacks groups, so that a step's draws are the same everywhere; a rank that is full
+    lets its share of a draw pass. After algorithm.filter_groups_max_batches draws what is still missing is filled up
+    with groups without signal, marked as padding: they keep the shape and count nowhere.
+
+    Reads: uid, response_mask, and what the score stage reads.
+    Writes: the whole batch; training/num_gen_batches, training/dropped_groups; the draws of the step.
+    """
+    assert context.draw_rows is not None, "RolloutCallback must be among the callbacks: it draws"
+    wanted = len(set(batch.non_tensor_batch["uid"]))
+    kept: list[DataProto] = []
+    spare: list[DataProto] = []
+    current: DataProto | None = batch.select()
+    draws, found, dropped = 1, 0, 0
+    while True:
+        if current is not None:
+            score(current, context)
+            group, signal = group_ids(current), groups_with_signal(current)
+            kept.append(current.select_idxs(signal[group]))
+            spare.append(current.select_idxs(~signal[group]))
+            found, dropped = found + int(signal.sum()), dropped + int((~signal).sum())
+        short = context.ranks.sum(torch.tensor(max(wanted - found, 0), dtype=torch.float64))
+        if not short or draws >= context.config.algorithm.filter_groups_max_batches:
+            break
+        current = context.draw_rows(draws) if found < wanted else None
+        if current is not None:
+            context.roller.fill(current, context.seconds, context.book)
+        draws += 1
+    batch.become(fill_up(alike(kept), alike(spare), wanted))
+    context.draws = draws
+    context.book.max("training/num_gen_batches", draws)
+    context.book.sum("training/dropped_groups", dropped)
+
+
+def groups_with_signal(batch: DataProto) -> Tensor:
+    """Mark the groups (G,) whose scored rows have differing raw task scores."""
+    scores, group = raw_scores(batch), group_ids(batch)
+    keep = ~batch.tensors()[MARKER] if MARKER in batch.tensors() else torch.ones_like(group, dtype=torch.bool)
+    keep = keep.to(group.device)
+    signal = torch.zeros(int(group.max()) + 1, dtype=torch.bool, device=group.device)
+    signal[group[keep][rows_with_signal(scores.to(group.device)[keep], group[keep])]] = True
+    return signal
+
+
+def raw_scores(batch: DataProto) -> Tensor:
+    """Return the score of each row (B,) before any length penalty: a column of RAW_SCORES, else the sum of rm_scores.
+
+    A row whose reward failed has none; it counts nowhere.
+    """
+    tensors = batch.tensors()
+    counted = [not dropped for dropped in tensors[MARKER].tolist()] if MARKER in tensors else [True] * len(batch)
+    for name in RAW_SCORES:
+        values = batch.non_tensor_batch.get(name)
+        if values is not None and all(map(is_number, values[np.array(counted, dtype=bool)])):
+            return torch.tensor([float(v) if is_number(v) else 0.0 for v in values], dtype=torch.float64)
+    return row_sum(tensors["rm_scores"])
+
+
+def fill_up(kept: DataProto, spare: DataProto, groups: int) -> DataProto:
+    """Return the first `groups` groups of `kept`, filled up with groups of `spare` that count nowhere."""
+    numbers = group_ids(kept)
+    chosen = kept.select_idxs(numbers < groups)
+    missing = groups - (int(numbers.max()) + 1 if len(numbers) else 0)
+    if missing <= 0:
+        return chosen
+    idle = spare.select_idxs(group_ids(spare) < missing)
+    drop_rows(idle, torch.ones(len(idle), dtype=torch.bool))
+    return alike([chosen, idle])
+
+
+def alike(parts: Sequence[DataProto]) -> DataProto:
+    """Join batches whose rewards gave different columns; a row has None in a column that its batch lacked."""
+    parts = [part.select() for part in parts]
+    names = list(dict.fromkeys(name for part in parts for name in part.non_tensor_batch))
+    marked = any(MARKER in part.tensors() for part in parts)
+    for part in parts:
+        for name in names:
+            if name not in part.non_tensor_batch:
+                part.non_tensor_batch[name] = as_column([None] * len(part))
+        if marked and MARKER not in part.tensors():
+            drop_rows(part, torch.zeros(len(part), dtype=torch.bool))
+    return DataProto.concat(parts)
