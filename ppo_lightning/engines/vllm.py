@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ppo_lightning.config.schema import Config
-from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling, check_prompts, context_of
+from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts, context_of
 from ppo_lightning.engines.checksum import checksum_of_policy
 from ppo_lightning.engines.sampling import seeds
 from ppo_lightning.engines.vllm_import import import_vllm
@@ -52,7 +52,7 @@ class VllmOptions:
     ranks: int = 1
 
 
-class VllmEngine:
+class VllmEngine(Interruptible):
     """Generates with vLLM in this process.
 
     Args:
@@ -63,6 +63,7 @@ class VllmEngine:
     name = "vllm"
 
     def __init__(self, folder: str, options: VllmOptions) -> None:
+        super().__init__()
         vllm = import_vllm()
         self.context, self.options = options.context, options
         self.dtype = getattr(torch, options.dtype)
@@ -120,6 +121,7 @@ class VllmEngine:
                 engine.add_request(str(request.row), prompt, self._params(request, sampling, seed))
             with kept_state():
                 while engine.has_unfinished_requests():
+                    self.go_on()
                     for output in engine.step():
                         completion = _completion(output, sampling)
                         done[completion.row] = completion
