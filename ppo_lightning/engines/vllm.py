@@ -27,6 +27,10 @@ WORKER = "ppo_lightning.engines.vllm_worker.PolicyWeights"
 """What runs in the worker."""
 
 
+CPU_BATCH_TOKENS = 8192
+"""Prompt tokens taken at once on a CPU."""
+
+
 @dataclass(frozen=True)
 class VllmOptions:
     """How vLLM is started.
@@ -213,7 +217,12 @@ def _start(vllm: Any, folder: str, options: VllmOptions) -> Any:
     place: dict[str, Any] = (
         {"gpu_memory_utilization": options.memory_fraction, "enable_sleep_mode": True}
         if options.gpu
-        else {"kv_cache_memory_bytes": int(options.memory_gib * 2**30)}
+        else {
+            "kv_cache_memory_bytes": int(options.memory_gib * 2**30),
+            # A prompt cut in two makes vLLM wind a seed's generator back, which CPU generators cannot do.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_BATCH_TOKENS, options.context),
+        }
     )
     if options.ranks > 1:
         place["distributed_executor_backend"] = "external_launcher"
