@@ -69,7 +69,7 @@ class VllmServer:
             )
         if info["device_config"]["device_type"] == "cpu" and info["scheduler_config"]["enable_chunked_prefill"]:
             raise EngineError(
-                f"{self.address} runs on a CPU, where vLLM cannot give a prompt a seed and cut it in two: start it with "
+                f"{self.address} runs on a CPU, where vLLM cannot cut a prompt with a seed in two: start it with "
                 "--no-enable-chunked-prefill --max-num-batched-tokens 8192"
             )
 
