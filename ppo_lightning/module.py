@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning as L
-import torch
 from torch import nn
 
 from ppo_lightning.algorithms.kl_control import kl_controller
@@ -23,6 +22,7 @@ from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks, ranks_of
 from ppo_lightning.protocol.contract import require, require_written
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.rewards.assemble import RowScores
 from ppo_lightning.stages import STAGES, Stage
 from ppo_lightning.stages.context import StepContext
 
@@ -43,7 +43,7 @@ class PPOModule(L.LightningModule):
         actor: nn.Module,
         critic: Critic | None = None,
         reference: nn.Module | None = None,
-        score_batch: Callable[[DataProto], torch.Tensor] | None = None,
+        score_batch: Callable[[DataProto], RowScores] | None = None,
         stop_ids: tuple[int, ...] = (),
     ) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """What a run needs from the Hub, and the recipe's own substitutes for where the Hub cannot be reached."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ from ppo_lightning.models.packaged import PACKAGED
 KEYS = ("model.path", "critic.path", "data.train", "data.val")
 
 
-def resolve_offline(loaded: Loaded, say: Callable[[str], None]) -> Loaded:
+def resolve_offline(loaded: Loaded, say: Callable[[str], None], keys: Sequence[str] = KEYS) -> Loaded:
     """Return the configuration to run: as it is, or with the recipe's `offline:` entries on top and a banner.
 
-    Keys that were given on the command line stay as given.
+    Keys that were given on the command line stay as given. `keys` are those whose values are going to be read.
 
     Raises:
         ConfigError: the Hub cannot be reached, something is needed from it, and the recipe has no substitute.
     """
-    needed = [key for key in KEYS if needs_hub(get(loaded.config, key))]
+    needed = [key for key in keys if needs_hub(get(loaded.config, key))]
     if not needed or hub_reachable():
         return loaded
     missing = [key for key in needed if not _cached(key, get(loaded.config, key))]

@@ -26,9 +26,9 @@ def banner(config: Config, run_dir: RunDir, module: PPOModule, data: PromptDataM
         f"  rollout  {rollout.engine}: {config.data.prompts_per_step} prompts x {rollout.rollouts_per_prompt} = "
         f"{sequences_per_step(config)} sequences of up to {rollout.response_tokens} tokens, "
         f"temperature {rollout.temperature}",
-        f"  update   {config.algorithm.adv_estimator} / {config.actor.policy_loss}: {optimizer_steps(config)} optimizer "
-        f"step(s) per training step on {sequences_per_minibatch(config)} sequences each; actor lr {config.actor.lr}"
-        + (f", critic lr {config.critic.lr}" if module.critic else ""),
+        f"  update   {config.algorithm.adv_estimator} / {config.actor.policy_loss}: {optimizer_steps(config)} "
+        f"optimizer step(s) per training step on {sequences_per_minibatch(config)} sequences each; "
+        f"actor lr {config.actor.lr}" + (f", critic lr {config.critic.lr}" if module.critic else ""),
         f"  length   {data.steps} training steps",
     ]
 

@@ -119,7 +119,7 @@ class ConsoleView:
 
     def on_validation(self, step: int, metrics: dict[str, float]) -> None:
         """Show the core validation numbers."""
-        core = {k: v for k, v in metrics.items() if k.startswith("val-core/")}
+        core = {k: v for k, v in metrics.items() if k.startswith("val-core/") and "/mean@" in k}
         found = "  ".join(f"{key.removeprefix('val-core/')} {_number(value)}" for key, value in core.items())
         self.say(f"validation after step {step}: {found} ({_number(metrics['timing_s/testing'])} s)")
 

@@ -9,6 +9,7 @@ import lightning as L
 from ppo_lightning.metrics.validation import validation_metrics
 from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.protocol.padding import without_padding
 from ppo_lightning.run_dir import RunDir
 from ppo_lightning.samples import DATA_COLUMNS, rollout_rows
 from ppo_lightning.stages import STAGES
@@ -99,7 +100,11 @@ def validation_summary(module: PPOModule) -> dict[str, float]:
 
 
 def _scored_rows(batch: DataProto) -> list[dict[str, Any]]:
-    """Return uid, data source, reward and the reward's own columns of every row; what a row lacks is absent."""
+    """Return uid, data source, reward and the reward's own columns of every row; what a row lacks is absent.
+
+    Rows whose reward failed and was dropped are left out: num_samples tells.
+    """
+    batch = without_padding(batch)
     columns, tensors = batch.non_tensor_batch, batch.batch
     scores, samples = tensors["rm_scores"].sum(-1).tolist(), tensors["sample_index"].tolist()
     extra = [name for name in columns if name not in DATA_COLUMNS]

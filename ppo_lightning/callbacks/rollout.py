@@ -13,6 +13,7 @@ from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages import STAGES
 from ppo_lightning.stages.rollout import Roller
+from ppo_lightning.stages.score import score_rows
 
 
 class RolloutCallback(L.Callback):
@@ -52,13 +53,22 @@ class RolloutCallback(L.Callback):
     ) -> None:
         """Generate and score the validation rows."""
         self._sync(pl_module)
-        self.roller.fill(batch, {}, MetricBook())
+        book = MetricBook()
+        self.roller.fill(batch, {}, book)
+        score_rows(batch, pl_module.score_batch, book)
 
     def teardown(self, trainer: L.Trainer, pl_module: PPOModule, stage: str) -> None:
-        """End the engine, however the run ended."""
+        """End the engine and the reward workers."""
+        self._end()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: PPOModule, exception: BaseException) -> None:
+        """The same for a run that fails: Lightning tears down no callback then."""
+        self._end()
+
+    def _end(self) -> None:
         if self.engine is not None:
             self.engine.close()
-            if self.roller.rewards is not None:
+            if self.roller is not None and self.roller.rewards is not None:
                 self.roller.rewards.close()
             self.engine = self.roller = None
 

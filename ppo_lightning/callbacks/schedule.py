@@ -54,7 +54,8 @@ class ScheduleCallback(L.Callback):
             self.store.save(pl_module, self.data, self.metrics.last_validation)
             self.metrics.pending["timing_s/save_checkpoint"] = time.perf_counter() - start
         self.metrics.flush(step)
-        if last or self.stop.asked:
+        if self.stop.asked and not last:
+            trainer.limit_val_batches = 0  # Lightning validates whenever it is told to stop
             trainer.should_stop = True
 
     def _count_skipped(self, module: PPOModule) -> None:

@@ -36,7 +36,11 @@ def arithmetic(
 
 
 def reasoning_gym(task: str, rows: int = 1000, seed: int = 1, **options: Any) -> list[dict]:
-    """Make `rows` problems of a reasoning-gym task; its metadata travels in extra_info."""
+    """Make `rows` problems of a reasoning-gym task.
+
+    The metadata travels in extra_info: the task's own rule reads it. The answer is empty where a task has many right
+    ones and names none.
+    """
     try:
         import reasoning_gym as gym
     except ImportError:
@@ -46,7 +50,12 @@ def reasoning_gym(task: str, rows: int = 1000, seed: int = 1, **options: Any) ->
     except (ValueError, TypeError, AssertionError) as error:
         raise DataError(f"reasoning_gym/{task}: {error}") from None
     return [
-        {"question": entry["question"], "answer": str(entry["answer"]), "data_source": f"reasoning_gym/{task}"}
+        {
+            "question": entry["question"],
+            "answer": "" if entry["answer"] is None else str(entry["answer"]),
+            "data_source": f"reasoning_gym/{task}",
+            "metadata": entry["metadata"],
+        }
         for entry in made
     ]
 

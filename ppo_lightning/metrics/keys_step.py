@@ -69,6 +69,7 @@ SECONDS = (
     *_seconds("gen", "generation", per=TOKENS),
     *_seconds("align", "joining prompts and responses"),
     *_seconds("reward", "scoring (waiting for it, where it is streamed)"),
+    MetricSpec("timing_s/reward_busy", "SUM", "wall seconds that samples spent in rewards", "-", "s", "score"),
     *_seconds("old_log_prob", "the old policy's forward", stage_skipped("old_log_prob")),
     *_seconds("ref", "the reference's forward", stage_skipped("ref"), EVERY),
     *_seconds("values", "the critic's forward", stage_skipped("values"), EVERY),

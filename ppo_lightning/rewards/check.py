@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from ppo_lightning.config.schema import RewardConfig
-from ppo_lightning.errors import DataError, RewardError
+from ppo_lightning.errors import DataError
 from ppo_lightning.rewards.combine import Part
 from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.routes import has_reward_model
 from ppo_lightning.rewards.sample import Sample, Scored
 from ppo_lightning.rewards.scorers import scorer_of_source
 
 FULL_MARKS = 1.0
-SELF_TEST_ROWS = 16
 RESPONSE_KEYS = ("response", "solution_str", "completion", "output")
+TRUTH_KEYS = ("ground_truth", "gts", "answer")
+PROMPT_KEYS = ("prompt", "input")
+COMPARABLE = ("naive", "batch", "dapo")
+"""Managers whose rows add up to the sample's score, so that a recorded one can be compared."""
 GOLD_FORMS = {
     "gsm8k": "#### {}",
     "gsm8k_strict": "#### {}",
     "gsm8k_flexible": "#### {}",
+    "gsm8k_format": "#### {}",
     "numeric": "{}",
     "exact": "{}",
     "choice": "{}",
@@ -66,7 +71,7 @@ class Checked:
     def differs(self) -> bool:
         """Whether the recorded score is not the one scored now."""
         now = self.scored.score
-        return self.recorded is not None and (now is None or abs(self.recorded - now) > 1e-6)
+        return self.recorded is not None and (now is None or abs(self.recorded - now) > 1e-6 * max(1.0, abs(now)))
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,9 @@ def gold_sample(row: int, gold: Gold, scorer: str | None) -> Sample:
         gold: the data row.
         scorer: name of the built-in scorer; None for a function of the user's own.
     """
-    solution = next(
-        (gold.extra_info[key] for key in ("answer", "solution") if isinstance(gold.extra_info.get(key), str)), None
-    )
+    written = (gold.extra_info.get(key) for key in ("answer", "solution"))
+    whole = (text for text in written if isinstance(text, str) and text.strip() != str(gold.ground_truth).strip())
+    solution = next(whole, None)
     bare = GOLD_FORMS.get(scorer or "", "{}").format(gold.ground_truth)
     text = solution if solution is not None and scorer in ("gsm8k", "math", None) else bare
     return Sample(row, gold.data_source, text, gold.ground_truth, gold.extra_info, gold.prompt)
@@ -128,8 +133,10 @@ def check_gold(pool: RewardPool, golds: Iterable[Gold]) -> Report:
 def check_responses(
     pool: RewardPool, samples: Sequence[Sample], recorded: Sequence[float | None] | None = None
 ) -> Report:
-    """Score given responses; where a run recorded a score, it must be the same."""
-    return _report(pool, samples, recorded or [None] * len(samples), is_gold=False)
+    """Score given responses; where a run recorded a score, it must be the same (where the manager lets it be seen)."""
+    rules_only = pool.config.manager in COMPARABLE and not has_reward_model(pool.config)
+    comparable = recorded if recorded is not None and rules_only else [None] * len(samples)
+    return _report(pool, samples, comparable, is_gold=False)
 
 
 def scorer_name(config: RewardConfig, data_source: str) -> str | None:
@@ -155,26 +162,39 @@ def _mark(scored: Scored, parts: Sequence[Part]) -> float | None:
 
 
 def read_responses(path: Path, data_source: str | None = None) -> tuple[list[Sample], list[float | None]]:
-    """Read a JSONL file of responses or of a recorded run, or all files of a folder; return (samples, recorded scores).
+    """Read a JSONL file of responses, the rollouts of a run directory, or all files of a folder.
 
-    A line needs a response (`response`, `solution_str`, `completion` or `output`) and `ground_truth`; `data_source`,
-    `extra_info`, `prompt` and a recorded `score` are optional.
+    A line needs a response (`response`, `solution_str`, `completion` or `output`); `ground_truth` (or `gts`),
+    `data_source`, `extra_info`, `prompt` (or `input`) and a recorded `score` are optional. So rollouts of a run, and
+    dumps of verl, are read as they are.
+
+    Returns:
+        The samples, and the score that was recorded for each: None where there is none or the sample had failed.
 
     Raises:
         DataError: no file, a line that is no JSON object, or one without what is needed; it names file and line.
     """
-    files = sorted(path.glob("**/*.jsonl")) if path.is_dir() else [path]
+    folder = path / "rollouts" if (path / "rollouts").is_dir() else path
+    files = sorted(folder.glob("**/*.jsonl")) if folder.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise DataError(f"reward-check needs a JSONL file of responses, or a folder with some - got {path}")
     samples: list[Sample] = []
     recorded: list[float | None] = []
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
             if line.strip():
                 entry = _entry(line, f"{file}:{number}")
                 samples.append(_sample(len(samples), entry, f"{file}:{number}", data_source))
-                recorded.append(float(entry["score"]) if isinstance(entry.get("score"), int | float) else None)
+                recorded.append(_recorded(entry))
     return samples, recorded
+
+
+def _recorded(entry: dict[str, Any]) -> float | None:
+    """Return the score as the reward gave it: not one that stands for a fault, and without the overlong penalty."""
+    score = entry.get("score")
+    if not isinstance(score, int | float) or entry.get("reward_fault") is not None:
+        return None
+    return float(score) - float(entry.get("overlong_reward") or 0.0)
 
 
 def _entry(line: str, where: str) -> dict[str, Any]:
@@ -190,34 +210,13 @@ def _entry(line: str, where: str) -> dict[str, Any]:
 def _sample(row: int, entry: dict[str, Any], where: str, data_source: str | None) -> Sample:
     response = next((entry[key] for key in RESPONSE_KEYS if isinstance(entry.get(key), str)), None)
     nested = entry.get("reward_model")
-    truth = entry.get("ground_truth", nested.get("ground_truth") if isinstance(nested, dict) else entry.get("answer"))
+    known = (nested if isinstance(nested, dict) else {}) | entry
+    truth = next((known[key] for key in TRUTH_KEYS if key in known), None)
     source = data_source or entry.get("data_source")
     if response is None or source is None:
         missing = (
             f"a response ({', '.join(RESPONSE_KEYS)})" if response is None else "data_source (or set data.data_source)"
         )
         raise DataError(f"{where} needs {missing} - it has {', '.join(sorted(entry))}")
-    return Sample(row, str(source), response, truth, entry.get("extra_info"), entry.get("prompt"))
-
-
-def self_test(pool: RewardPool, golds: Sequence[Gold], rows: int = SELF_TEST_ROWS) -> list[str]:
-    """Check a few gold answers, spread over the data, before training; return lines to show.
-
-    Raises:
-        RewardError: a function cannot be loaded, a sample fails, or a built-in scorer misses a gold answer. How a
-            function of your own wants its answers written is not known: there a miss is only said.
-    """
-    from ppo_lightning.rewards import check_text
-
-    lines = pool.start()
-    for source in {gold.data_source for gold in golds}:
-        scorer_name(pool.config, source)
-    picked = golds[:: max(1, len(golds) // rows)][:rows]
-    report = check_gold(pool, picked)
-    own = any(scorer_name(pool.config, gold.data_source) not in GOLD_FORMS for gold in picked)
-    faulty = [row for row in report.rows if row.scored.fault]
-    if faulty or (report.exit_code and not own):
-        raise RewardError(
-            "the reward fails its self-test on gold answers:\n" + "\n".join(check_text.render(report, shown=5))
-        )
-    return [*lines, *check_text.summary(report)]
+    prompt = next((entry[key] for key in PROMPT_KEYS if key in entry), None)
+    return Sample(row, str(source), response, truth, entry.get("extra_info"), prompt)

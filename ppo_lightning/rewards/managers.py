@@ -16,7 +16,11 @@ from torch import Tensor
 
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import ConfigError, RewardError
+from ppo_lightning.protocol.fields import FIELDS
 from ppo_lightning.rewards.sample import Scored
+
+TAKEN = frozenset(FIELDS) | {"input", "output", "gts", "step", "advantage", "response_length"}
+"""Names no extra column can have: fields of a batch, keys of the rollout dump (not `score`: the dump's wins)."""
 
 Manager = Callable[[Sequence[Scored], Sequence[int], int, RewardConfig], Tensor]
 
@@ -173,7 +177,10 @@ def rm_scores(scored: Sequence[Scored], lengths: Sequence[int], width: int, conf
 def columns(
     scored: Sequence[Scored], lengths: Sequence[int], width: int, config: RewardConfig
 ) -> dict[str, "np.ndarray[Any, Any]"]:
-    """Return the extra columns as object arrays (B,): the union over the batch; None where a row lacks a key."""
+    """Return the extra columns as object arrays (B,): the union over the batch; None where a row lacks a key.
+
+    A key that names something else in a batch or its dump gets the prefix `reward_`.
+    """
     extras = [item.extra for item in scored]
     if config.manager == "dapo" and config.overlong_buffer_tokens:
         penalties = [
@@ -185,5 +192,5 @@ def columns(
         column = np.empty(len(extras), dtype=object)
         for row, extra in enumerate(extras):
             column[row] = extra.get(name)
-        found[name] = column
+        found[f"reward_{name}" if name in TAKEN else name] = column
     return found

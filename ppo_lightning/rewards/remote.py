@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from ppo_lightning.errors import RewardError
+from ppo_lightning.rewards.chat import chat_of
 from ppo_lightning.rewards.sample import Sample
 
 ATTEMPTS = 5
@@ -66,8 +67,6 @@ class RemoteModel:
             RewardError: the server refused, could not be reached, or answered something else than scores.
         """
         if self.render is None:
-            from ppo_lightning.rewards.reward_model import chat_of
-
             return [value for sample in samples for value in self._ask({"messages": chat_of(sample)}, 1)]
         return self._ask({"input": [self.render(sample) for sample in samples]}, len(samples))
 

@@ -27,7 +27,8 @@ def route(reward_model: bool, own_resources: bool, has_scores: bool) -> Route:
         has_scores: the batch already holds `rm_scores` (a rule wrote them, or a batch is used again).
 
     A batch that holds scores is scored by nobody again. Without a reward model, or with one elsewhere, rules are
-    streamed; they then write `rm_scores`, and the model is asked only for batches that reach the score stage without.
+    streamed. They write `rm_scores` when no model is on; with one, their outcomes wait for it and the two are added, so
+    that what is trained on does not depend on where the model runs.
     """
     if has_scores:
         return Route(rule="no", model=False)

@@ -9,6 +9,7 @@ from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import ConfigError
 from ppo_lightning.rewards.combine import parts_of
 from ppo_lightning.rewards.policy import substitute
+from ppo_lightning.rewards.routes import has_reward_model
 
 MANAGER_NAMES = ("naive", "dapo", "batch", "token", "turn")
 
@@ -56,6 +57,8 @@ def _manager(config: RewardConfig, response_tokens: int) -> list[str]:
     if config.manager not in MANAGER_NAMES and ":" not in config.manager:
         names = ", ".join(MANAGER_NAMES)
         found.append(f"reward.manager must be one of {names}, or module:function - got {config.manager!r}")
+    if config.manager in ("token", "turn") and has_reward_model(config):
+        found.append(f"reward.manager={config.manager} takes the rule's token rewards: a reward model gives none")
     if config.overlong_buffer_tokens and config.manager in MANAGER_NAMES and config.manager != "dapo":
         found.append(f"reward.overlong_buffer_tokens needs reward.manager=dapo - got {config.manager}")
     if not 0 <= config.overlong_buffer_tokens <= response_tokens:

@@ -22,11 +22,6 @@ def uses_reference(config: Config) -> bool:
     return config.algorithm.use_kl_in_reward or config.actor.use_kl_loss
 
 
-def uses_reward_model(config: Config) -> bool:
-    """Whether a reward model scores whole batches (route B)."""
-    return bool(config.reward.model_path or config.reward.model_server)
-
-
 def strictly_on_policy(config: Config) -> bool:
     """Whether every rollout is used for exactly one optimizer step: the policy is still the one that sampled."""
     rollouts = config.data.prompts_per_step * config.rollout.rollouts_per_prompt

@@ -29,7 +29,7 @@ class StepContext:
         critic: the value model, if the estimator needs one.
         reference: the frozen policy, if KL is on.
         sharing: whether rows of one prompt share its computation.
-        score_batch: route B: takes the batch, returns rm_scores; None: no reward model.
+        score_batch: route B: takes the batch, returns its RowScores; None: no reward model.
         roller: what generates (RolloutCallback's).
         announce: told the name of each stage as it begins.
         kl_controller: the coefficient of KL in the reward.

@@ -12,7 +12,7 @@ from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right
-from ppo_lightning.rewards.streaming import StreamedRewards
+from ppo_lightning.rewards.streaming import RuleRewards
 from ppo_lightning.stages import estimator_reads
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.dynamic_sampling import refill
@@ -43,7 +43,7 @@ class Roller:
     Args:
         engine: what generates.
         tokenizer: decodes responses for the reward.
-        rewards: scores finished responses during the rollout, or None (a reward model scores later).
+        rewards: takes finished responses during the rollout, or None (a reward model alone scores, later).
         seed: of the run.
         prompt_width: P.
         train, validation: how to sample.
@@ -54,7 +54,7 @@ class Roller:
         self,
         engine: Engine,
         tokenizer: Any,
-        rewards: StreamedRewards | None,
+        rewards: RuleRewards | None,
         *,
         seed: int,
         prompt_width: int,
@@ -67,7 +67,7 @@ class Roller:
         self.train, self.validation, self.heartbeat = train, validation, heartbeat
 
     def fill(self, batch: DataProto, seconds: dict[str, float], book: MetricBook, greedy: bool = False) -> None:
-        """Generate, score and join; the seconds of waiting for late rewards go to timer `reward`."""
+        """Generate, score and join; waiting for late rewards goes to timer `reward`, not to `gen`."""
         sampling = self.validation if batch.meta_info["validate"] else self.train
         if greedy:
             sampling = replace(sampling, temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0)
@@ -85,21 +85,12 @@ class Roller:
         filled = self._assemble(batch, completions, sampling)
         start = time.perf_counter()
         if self.rewards is not None:
-            self._score(filled, sampling.max_tokens, book)
-        seconds["reward"] = seconds.get("reward", 0.0) + time.perf_counter() - start
+            lengths = torch.tensor([len(completion.token_ids) for completion in completions])
+            self.rewards.finish(filled, lengths, sampling.max_tokens, book)
+        waited = time.perf_counter() - start
+        seconds["reward"] = seconds.get("reward", 0.0) + waited
+        seconds["gen"] = seconds.get("gen", 0.0) - waited
         batch.union(filled)
-
-    def _score(self, filled: DataProto, width: int, book: MetricBook) -> None:
-        """Write rm_scores and the extra columns; rows whose reward failed and is dropped get weight 0."""
-        mask = filled.batch["response_mask"]
-        scores = self.rewards.collect(mask.sum(-1), width)
-        filled.batch["rm_scores"] = scores.rm_scores.to(mask.device)
-        filled.non_tensor_batch |= scores.columns
-        if not scores.keep.all():
-            filled.batch["is_padding"] = (~scores.keep).to(mask.device)
-            filled.batch["response_mask"] = mask * scores.keep.to(mask).unsqueeze(-1)
-        for key, number in scores.counts.items():
-            book.sum(key, number)
 
     def _requests(self, batch: DataProto) -> list[Request]:
         stream = VALIDATION if batch.meta_info["validate"] else TRAINING

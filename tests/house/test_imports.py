@@ -35,12 +35,7 @@ FOREIGN = {
     "ppo_lightning/algorithms/advantages/gdpo.py": {"numpy"},  # its scores are columns of objects
 }
 
-OPEN_CYCLES = {
-    # Report.text() wants to be a function beside it, called by whoever prints it.
-    ("ppo_lightning/rewards/check.py", "ppo_lightning/rewards/check_text.py"),
-    # chat_of wants a file of its own, below both.
-    ("ppo_lightning/rewards/remote.py", "ppo_lightning/rewards/reward_model.py"),
-}
+OPEN_CYCLES: set[tuple[str, str]] = set()
 """Detours still to be removed; to be empty at a release."""
 
 

@@ -65,7 +65,10 @@ class Record(L.Callback):
     """Keeps what the steps of a run did."""
 
     def __init__(self):
-        self.stages, self.batches, self.modules = [], [], []
+        self.stages, self.batches, self.modules, self.validated = [], [], [], []
+
+    def on_validation_end(self, trainer, pl_module):
+        self.validated.append(pl_module.step)
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.stages.append(list(pl_module.context.recorded))
@@ -77,13 +80,13 @@ class Record(L.Callback):
 def run(tiny_model, tmp_path):
     """Return a function that runs overrides on the tiny model and returns (exit code, run directory, record)."""
 
-    def go(*overrides, name="run", resume="never"):
+    def go(*overrides, name="run", resume="never", callbacks=()):
         quiet()
         torch.set_num_threads(1)
         loaded = load(None, [*SMALL, f"model.path={tiny_model}", f"output_dir={tmp_path}", f"name={name}", *overrides])
         validate(loaded.config)
         record = Record()
-        code = fit(loaded, resume, [record])
+        code = fit(loaded, resume, [*callbacks, record])
         return code, tmp_path / name, record
 
     return go

@@ -64,7 +64,8 @@ def test_switched_off_keys_are_absent(run, lines):
 
 
 def test_validation_before_within_and_after(run, lines):
-    _, folder, _ = run("validation.every_steps=2", "validation.samples_per_prompt=2", "validation.temperature=1.0")
+    _, folder, record = run("validation.every_steps=2", "validation.samples_per_prompt=2", "validation.temperature=1.0")
+    assert record.validated == [0, 2, 3]
     validated = [line["step"] for line in lines(folder) if "val-core/arithmetic/acc/mean@2" in line]
     assert validated == [0, 2, 3]
     assert lines(folder)[0]["val-aux/arithmetic/num_prompts"] == 6

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ppo_lightning.config.schema import RewardConfig
+from ppo_lightning.config.schema import DataConfig, RewardConfig
 from ppo_lightning.errors import DataError, RewardError
-from ppo_lightning.rewards.check import Gold, check_gold, check_responses, gold_sample, read_responses, self_test
+from ppo_lightning.rewards.check import Gold, check_gold, check_responses, gold_sample, read_responses
 from ppo_lightning.rewards.check_text import render
+from ppo_lightning.rewards.golds import read_golds
 from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.scorers.reasoning_gym import reasoning_gym
+from ppo_lightning.rewards.self_test import self_test
 
 VERL = str(Path(__file__).parent / "files" / "verl_reward.py")
 GOLDS = [
@@ -31,6 +34,46 @@ def test_gold_answers_are_written_the_way_their_scorer_reads():
     assert gold_sample(0, Gold("math", "\\frac12"), "math").solution_str == "\\boxed{\\frac12}"
     assert gold_sample(0, GOLDS[3], "reasoning_gym").solution_str == "<answer>-4</answer>"
     assert gold_sample(0, Gold("mine", "5"), None).solution_str == "5"
+
+
+def test_a_bare_answer_under_answer_is_no_full_solution():
+    assert gold_sample(0, Gold("math", "\\frac12", {"answer": "\\frac12"}), "math").solution_str == "\\boxed{\\frac12}"
+
+
+def test_golds_of_a_data_spec_are_read_as_a_run_reads_them(tmp_path):
+    """GSM8K's `#### 1,234` loses its comma; a task that names no right answer gives none; a bad row is an error."""
+    said = []
+    file = write(
+        tmp_path / "gsm8k.jsonl", {"question": "a", "answer": "so\n#### 1,234"}, {"question": "", "answer": "1"}
+    )
+    with pytest.raises(DataError, match=r"1 bad rows \(first: row 2: `question` must be text"):
+        read_golds(str(file), "data.train", DataConfig())
+    (gold,) = read_golds(str(file), "data.train", DataConfig(bad_rows="skip", prompt_suffix="!"), said.append)
+    assert (gold.data_source, gold.ground_truth) == ("openai/gsm8k", "1234")
+    assert gold.prompt == [{"role": "user", "content": "a!"}]
+    assert gold_sample(0, gold, "gsm8k").solution_str == "so\n#### 1,234"
+    assert said[-1].endswith("1 bad rows")
+    assert read_golds(str(file), "data.train", DataConfig(max_train_rows=1))[0].ground_truth == "1234"
+    pytest.importorskip("reasoning_gym")
+    assert read_golds("reasoning_gym/rush_hour:rows=2", "data.val", DataConfig(), said.append) == []
+    assert said[-1].endswith("2 without one right answer")
+
+
+@pytest.mark.parametrize("task", ["gsm_symbolic", "chain_sum", "word_ladder", "countdown"])
+def test_generated_problems_bring_what_their_scorers_need(task):
+    """word_ladder and countdown are scored by the task's own rule, which reads the metadata: without it, it fails."""
+    pytest.importorskip("reasoning_gym")
+    golds = read_golds(f"reasoning_gym/{task}:rows=4,seed=3", "data.train", DataConfig())
+    assert all(gold.extra_info["metadata"] for gold in golds)
+
+    def score(gold, extra_info):
+        return reasoning_gym(gold_sample(0, gold, "reasoning_gym").solution_str, gold.ground_truth, source, extra_info)
+
+    source = f"reasoning_gym/{task}"
+    assert [score(gold, gold.extra_info)["score"] for gold in golds] == [1.0] * 4
+    if task in ("word_ladder", "countdown"):
+        with pytest.raises(KeyError):
+            score(golds[0], {})
 
 
 def test_gold_scores_full_marks_and_says_so():
@@ -85,6 +128,27 @@ def test_responses_from_a_file_and_from_a_recorded_run(tmp_path):
     assert "recorded score 1" in text
     assert "1 recorded scores differ" in text
     assert "gold answers" not in text
+
+
+def test_rollouts_of_a_run_are_read_as_they_are(tmp_path):
+    """verl's keys; other files of the run are left alone; a fault has no recorded score; a penalty is no part of it."""
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    row = {"input": [{"role": "user", "content": "q"}], "gts": "5", "data_source": "arithmetic", "extra_info": {"a": 1}}
+    write(
+        tmp_path / "rollouts" / "step_000001.jsonl",
+        {**row, "output": "5\u2028", "score": 1.0},
+        {**row, "output": "6", "score": -0.5, "overlong_reward": -0.5},
+        {**row, "output": "7", "score": -1.0, "reward_fault": "timeout"},
+    )
+    samples, recorded = read_responses(tmp_path)
+    assert [sample.solution_str for sample in samples] == ["5\u2028", "6", "7"]
+    assert {sample.ground_truth for sample in samples} == {"5"}
+    assert samples[0].prompt == row["input"]
+    assert samples[0].extra_info == {"a": 1}
+    assert recorded == [1.0, 0.0, None]
+    with pool_of() as pool:
+        assert check_responses(pool, samples, recorded).exit_code == 0
 
 
 def test_the_data_source_may_come_from_the_configuration(tmp_path):

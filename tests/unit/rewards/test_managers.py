@@ -161,3 +161,11 @@ def test_columns_are_the_union_and_absent_is_none_not_zero():
         "c": [None, None, None, [1, 2], [1, 2, 3]],
     }
     assert all(column.shape == (5,) and column.dtype == object for column in found.values())
+
+
+def test_a_column_cannot_take_the_name_of_a_field_of_the_batch():
+    """`uid` would regroup the batch, `values` would stand for the critic's; `acc` and `score` are free."""
+    extra = {"uid": 1, "values": 2.0, "gts": "x", "acc": 1.0, "score": 0.5}
+    found = columns([Scored(0, 0.5, extra)], [3], 4, RewardConfig())
+    assert sorted(found) == ["acc", "reward_gts", "reward_uid", "reward_values", "score"]
+    assert found["reward_uid"].tolist() == [1]

@@ -13,7 +13,8 @@ from transformers import (
 
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import RewardError
-from ppo_lightning.rewards.reward_model import LocalModel, encode, pad, render, reward_model, score_batch
+from ppo_lightning.rewards.chat import render
+from ppo_lightning.rewards.reward_model import LocalModel, encode, pad, reward_model, score_batch
 from ppo_lightning.rewards.sample import Sample
 
 WORDS = (

@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from ppo_lightning.models import token_log_probs as module
+from ppo_lightning.models.token_log_probs import check_head, plain_states, token_log_probs
+
+
+def gradients(model, number):
+    model.zero_grad()
+    number.backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def naive(model, ids, mask, valid, temperature):
+    """The textbook form: all logits, log-softmax, gather; response token t is scored by the position before it."""
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits.float() / temperature
+    log_p = logits[:, -valid.shape[1] - 1 : -1].log_softmax(-1)
+    chosen = log_p.gather(-1, ids[:, -valid.shape[1] :, None]).squeeze(-1)
+    return chosen[valid], -(log_p.exp() * log_p).sum(-1)[valid]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("entropy", [False, True])
+def test_values_and_gradients_equal_the_naive_form(llama, rows, monkeypatch, temperature, entropy):
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 97 * 3)
+    ids, mask, valid = rows
+    states = plain_states(llama, ids, mask, valid)
+    targets = ids[:, -5:][valid]
+    found = token_log_probs(llama, states, targets, temperature, with_entropy=entropy)
+    expected = naive(llama, ids, mask, valid, temperature)
+    assert torch.allclose(found[0], expected[0], atol=1e-5)
+    weights = torch.randn(2, len(targets))
+    loss, reference = (found[0] * weights[0]).sum(), (expected[0] * weights[0]).sum()
+    if entropy:
+        assert torch.allclose(found[1], expected[1], atol=1e-5)
+        loss, reference = loss + (found[1] * weights[1]).sum(), reference + (expected[1] * weights[1]).sum()
+    else:
+        assert found[1] is None
+    for ours, theirs in zip(gradients(llama, loss), gradients(llama, reference), strict=True):
+        assert torch.allclose(ours, theirs, atol=2e-4, rtol=1e-4)
+
+
+def test_pitfall_19_a_certain_token_has_log_prob_zero_there_only(llama):
+    """The head is made to answer with the id of the token it sees: certain of a repeated token, of no other."""
+    width = llama.config.hidden_size
+    with torch.no_grad():
+        llama.model.embed_tokens.weight.copy_(torch.randn(97, width))
+        states = llama.model.embed_tokens.weight[torch.tensor([5, 5, 6])] * 100
+    found, _ = token_log_probs(llama, states, torch.tensor([5, 6, 6]), 1.0)
+    log_prob = found.tolist()
+    assert log_prob[0] == pytest.approx(0.0, abs=1e-4)
+    assert log_prob[2] == pytest.approx(0.0, abs=1e-4)
+    assert log_prob[1] < -100
+
+
+def test_heads_that_are_more_than_a_matrix_are_seen(llama):
+    assert check_head(llama)
+    original = llama.forward
+
+    def scaled(*args, **kwargs):
+        out = original(*args, **kwargs)
+        out.logits = out.logits * 0.5
+        return out
+
+    llama.forward = scaled
+    assert not check_head(llama)
