@@ -29,10 +29,9 @@ from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
 from ppo_lightning.rewards.check import Gold
-from ppo_lightning.rewards.golds import golds_of
 from ppo_lightning.rewards.pool import RewardPool
 from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
-from ppo_lightning.rewards.self_test import self_test
+from ppo_lightning.rewards.self_test import golds_of, self_test
 from ppo_lightning.rewards.streaming import RuleRewards
 from ppo_lightning.run_dir import CONFIG, RunDir
 from ppo_lightning.signals import EXIT_TERMINATED, StopSignal

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from ppo_lightning.algorithms.group_filter import rows_with_signal
+from ppo_lightning.algorithms.groups import group_ids
 from ppo_lightning.metrics.data import is_number
 from ppo_lightning.metrics.entries import row_sum
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.protocol.padding import MARKER, drop_rows, group_ids
+from ppo_lightning.protocol.padding import MARKER, drop_rows
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.score import score
 
@@ -38,7 +39,7 @@ def refill(batch: DataProto, context: StepContext) -> None:
     while True:
         if current is not None:
             score(current, context)
-            group, signal = group_ids(current), groups_with_signal(current)
+            group, signal = group_ids(current.non_tensor_batch["uid"]), groups_with_signal(current)
             kept.append(current.select_idxs(signal[group]))
             spare.append(current.select_idxs(~signal[group]))
             found, dropped = found + int(signal.sum()), dropped + int((~signal).sum())
@@ -57,11 +58,11 @@ def refill(batch: DataProto, context: StepContext) -> None:
 
 def groups_with_signal(batch: DataProto) -> Tensor:
     """Mark the groups (G,) whose scored rows have differing raw task scores."""
-    scores, group = raw_scores(batch), group_ids(batch)
+    scores, group = raw_scores(batch), group_ids(batch.non_tensor_batch["uid"])
     keep = ~batch.tensors()[MARKER] if MARKER in batch.tensors() else torch.ones_like(group, dtype=torch.bool)
-    keep = keep.to(group.device)
-    signal = torch.zeros(int(group.max()) + 1, dtype=torch.bool, device=group.device)
-    signal[group[keep][rows_with_signal(scores.to(group.device)[keep], group[keep])]] = True
+    keep = keep.cpu()
+    signal = torch.zeros(int(group.max()) + 1, dtype=torch.bool)
+    signal[group[keep][rows_with_signal(scores.cpu()[keep], group[keep])]] = True
     return signal
 
 
@@ -81,12 +82,12 @@ def raw_scores(batch: DataProto) -> Tensor:
 
 def fill_up(kept: DataProto, spare: DataProto, groups: int) -> DataProto:
     """Return the first `groups` groups of `kept`, filled up with groups of `spare` that count nowhere."""
-    numbers = group_ids(kept)
+    numbers = group_ids(kept.non_tensor_batch["uid"])
     chosen = kept.select_idxs(numbers < groups)
     missing = groups - (int(numbers.max()) + 1 if len(numbers) else 0)
     if missing <= 0:
         return chosen
-    idle = spare.select_idxs(group_ids(spare) < missing)
+    idle = spare.select_idxs(group_ids(spare.non_tensor_batch["uid"]) < missing)
     drop_rows(idle, torch.ones(len(idle), dtype=torch.bool))
     return alike([chosen, idle])
 

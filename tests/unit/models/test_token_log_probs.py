@@ -47,7 +47,7 @@ def test_pitfall_19_a_certain_token_has_log_prob_zero_there_only(llama):
     with torch.no_grad():
         llama.model.embed_tokens.weight.copy_(torch.randn(97, width))
         states = llama.model.embed_tokens.weight[torch.tensor([5, 5, 6])] * 100
-    found, _ = token_log_probs(llama, states, torch.tensor([5, 6, 6]), 1.0)
+    found, _, _ = token_log_probs(llama, states, torch.tensor([5, 6, 6]), 1.0)
     log_prob = found.tolist()
     assert log_prob[0] == pytest.approx(0.0, abs=1e-4)
     assert log_prob[2] == pytest.approx(0.0, abs=1e-4)
@@ -65,3 +65,16 @@ def test_heads_that_are_more_than_a_matrix_are_seen(llama):
 
     llama.forward = scaled
     assert not check_head(llama)
+
+
+def test_sums_of_squared_probabilities(llama):
+    torch.manual_seed(0)
+    states, targets = torch.randn(7, llama.config.hidden_size), torch.arange(7)
+    _, nothing, squares = token_log_probs(llama, states, targets, 0.7, with_squares=True)
+    probs = torch.softmax(llama.get_output_embeddings()(states).double() / 0.7, -1)
+    assert nothing is None
+    assert torch.allclose(squares.double(), probs.square().sum(-1), atol=1e-6)
+    assert not squares.requires_grad
+    log_prob, _, none = token_log_probs(llama, states, targets, 0.7)
+    assert none is None
+    assert log_prob.requires_grad
