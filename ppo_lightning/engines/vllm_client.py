@@ -67,7 +67,7 @@ class VllmServer:
             raise EngineError(
                 f"{self.address} must report the log-probs it samples from, got --logprobs-mode {mode}: {HOW}"
             )
-        if info["device_config"]["device_type"] == "cpu" and info["scheduler_config"]["enable_chunked_prefill"]:
+        if info["device_config"]["device"] == "cpu" and info["scheduler_config"]["enable_chunked_prefill"]:
             raise EngineError(
                 f"{self.address} runs on a CPU, where vLLM cannot cut a prompt with a seed in two: start it with "
                 "--no-enable-chunked-prefill --max-num-batched-tokens 8192"

@@ -12,7 +12,7 @@ from ppo_lightning.errors import EngineError
 
 INFO = {
     "model_config": {"logprobs_mode": "processed_logprobs"},
-    "device_config": {"device_type": "cuda"},
+    "device_config": {"device": "cuda"},
     "scheduler_config": {"enable_chunked_prefill": True},
 }
 CHOICE = {"token_ids": [5, 7], "logprobs": {"token_logprobs": [-0.5, -0.25]}, "finish_reason": "stop"}
@@ -83,7 +83,7 @@ def test_raw_log_probs_are_refused(server):
 
 def test_cut_prompts_are_refused_on_a_cpu(server):
     client, answers, _ = server
-    answers["/server_info?config_format=json"] = {"vllm_config": INFO | {"device_config": {"device_type": "cpu"}}}
+    answers["/server_info?config_format=json"] = {"vllm_config": INFO | {"device_config": {"device": "cpu"}}}
     with pytest.raises(EngineError, match="--no-enable-chunked-prefill"):
         client.greet()
 
