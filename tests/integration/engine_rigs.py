@@ -61,6 +61,16 @@ class Server:
         self.log = open(log, "w")  # noqa: SIM115  closed with the server
         self.process = subprocess.Popen(command, env=env, stdout=self.log, stderr=subprocess.STDOUT)
 
+    def __enter__(self):
+        try:
+            return self.wait()
+        except BaseException:
+            self.close(kill=True)
+            raise
+
+    def __exit__(self, *error):
+        self.close()
+
     def wait(self):
         """Return when it answers."""
         for _ in range(2 * START_S):

@@ -41,9 +41,8 @@ def folder(real_model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(request, folder, tmp_path_factory):
     vllm_or_skip(request.config)
-    running = rigs.Server(folder, tmp_path_factory.mktemp("server") / "log")
-    yield running.wait()
-    running.close()
+    with rigs.Server(folder, tmp_path_factory.mktemp("server") / "log") as running:
+        yield running
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -221,28 +220,25 @@ def test_threads_and_random_state_are_left_alone(rig):
 
 @pytest.mark.vllm
 def test_a_server_that_dies_in_the_middle_loses_nothing(server, folder, tmp_path):
-    second = rigs.Server(folder, tmp_path / "log").wait()
-    rig = rigs.server_rig(folder, [server.address, second.address], tmp_path / "weights")
     killed = threading.Event()
+    with rigs.Server(folder, tmp_path / "log") as second:
+        rig = rigs.server_rig(folder, [server.address, second.address], tmp_path / "weights")
 
-    def kill(completion):
-        if not killed.is_set():
-            killed.set()
-            second.close(kill=True)
+        def kill(completion):
+            if not killed.is_set():
+                killed.set()
+                second.close(kill=True)
 
-    try:
         with pytest.warns(UserWarning, match=f"{second.address} is lost; 1 of 2 servers go on"):
             done = rig.generate(PROMPTS * 8, kill, max_tokens=100)
-        assert [completion.row for completion in done] == list(range(96))
-        assert rig.engine.counts["training/rollout_servers_lost"] == 1
-        assert rig.engine.counts["training/rollout_requests_moved"] >= 1
-        assert rig.gap(PROMPTS, done[: len(PROMPTS)]) <= 1e-4
-        rig.change(0.01)
-        rig.sync()  # the one that is left takes the weights
-        check_weights(rig.engine, rig.policy)
-    finally:
-        second.close(kill=True)
-        rig.engine.close()
+    assert [completion.row for completion in done] == list(range(96))
+    assert rig.engine.counts["training/rollout_servers_lost"] == 1
+    assert rig.engine.counts["training/rollout_requests_moved"] >= 1
+    assert rig.gap(PROMPTS, done[: len(PROMPTS)]) <= 1e-4
+    rig.change(0.01)
+    rig.sync()  # the one that is left takes the weights
+    check_weights(rig.engine, rig.policy)
+    rig.engine.close()
     assert not (tmp_path / "weights").exists()
 
 
