@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ppo_lightning.config.schema import Config
@@ -75,6 +76,7 @@ class VllmEngine(Interruptible):
         self.names: list[str] | None = None
         self.counts: dict[str, float] = {}
         self.params, self.final_only = vllm.SamplingParams, _final_only()
+        self.joined_group = dist.is_available() and dist.is_initialized()
         with kept_state():
             self.llm: Any = _start(vllm, folder, options)
 
@@ -149,16 +151,17 @@ class VllmEngine(Interruptible):
             self.asleep = False
 
     def close(self) -> None:
-        """End the engine and, if it opened one, its process group."""
+        """End the engine and the process group that it opened; the strategy's, if there was one, stays."""
         if self.llm is None:
             return
-        from vllm.distributed import cleanup_dist_env_and_memory
-
-        self.llm.llm_engine.engine_core.shutdown()
+        client = self.llm.llm_engine.engine_core
+        if self.joined_group:  # vLLM's own end would destroy the default group
+            client._finalizer.detach()
+            client.engine_core.model_executor.shutdown()
+        else:
+            client.shutdown()
         self.llm = None
         gc.collect()
-        if self.options.ranks == 1:
-            cleanup_dist_env_and_memory()
 
     def _checked(self) -> list[str]:
         if self.names is None:
