@@ -10,10 +10,10 @@ MODEL := smollm2-135m-instruct
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm model fit test unit lint types check bench parity clean
+.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/ready  ## make the environment (Python 3.11 or 3.12, torch for CPU)
 
@@ -42,6 +42,9 @@ fit: model  ## train the quickstart recipe: minutes on two CPU cores
 
 test: model  ## run all tests
 	@$(RUN) pytest $(PYTEST_ARGS)
+
+test-vllm: model vllm  ## run the tests that need vLLM, in a process of their own (vLLM changes the one it runs in)
+	@$(RUN) pytest tests/integration -m vllm $(PYTEST_ARGS)
 
 unit: setup  ## run the unit tests
 	@$(RUN) pytest tests/unit tests/house $(PYTEST_ARGS)

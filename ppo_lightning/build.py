@@ -29,10 +29,9 @@ from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
 from ppo_lightning.rewards.check import Gold
-from ppo_lightning.rewards.golds import golds_of
 from ppo_lightning.rewards.pool import RewardPool
 from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
-from ppo_lightning.rewards.self_test import self_test
+from ppo_lightning.rewards.self_test import golds_of, self_test
 from ppo_lightning.rewards.streaming import RuleRewards
 from ppo_lightning.run_dir import CONFIG, RunDir
 from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
@@ -83,7 +82,7 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     stop.install()
     store.wandb_id = wandb_id_of(start) if start else None
     sinks = build_sinks(config, run_dir, store)
-    metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation)
+    metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say)
     golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
     rollouts = build_rollouts(config, tokenizer, module, view, golds)
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
@@ -147,6 +146,10 @@ def build_engine(config: Config, module: PPOModule) -> Engine:
             policy.requires_grad_(requires_grad=False).to(module.device)
         context = getattr(policy.config, "max_position_embeddings", None) or 2**31
         return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)
+    if rollout.engine == "vllm_server":
+        from ppo_lightning.engines.vllm_server import build_server_engine
+
+        return build_server_engine(config, module)
     from ppo_lightning.engines.vllm import build_vllm
 
     return build_vllm(config, module)

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 
+from ppo_lightning.metrics.mismatch import raise_alarm
 from ppo_lightning.metrics.validation import validation_metrics
 from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
@@ -25,6 +26,7 @@ class MetricsCallback(L.Callback):
         sinks: further takers of (step, metrics), such as W&B.
         on_step: told (step, metrics, batch) after each step, on the first rank.
         on_validation: told (step, metrics) after each validation, on the first rank.
+        say: takes a line for the console.
     """
 
     def __init__(
@@ -33,9 +35,10 @@ class MetricsCallback(L.Callback):
         sinks: list[Sink],
         on_step: Callable[[int, dict, DataProto], None] = lambda step, metrics, batch: None,
         on_validation: Callable[[int, dict], None] = lambda step, metrics: None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.run_dir, self.sinks = run_dir, sinks
-        self.on_step, self.on_validation = on_step, on_validation
+        self.on_step, self.on_validation, self.say = on_step, on_validation, say
         self.started = 0.0
         self.pending: dict[str, float | None] = {}
         self.last_validation: dict[str, float] = {}
@@ -52,11 +55,14 @@ class MetricsCallback(L.Callback):
         context = pl_module.context
         pl_module.run_stage(STAGES[8], batch)
         metrics = context.book.compute(context.ranks.gather)
+        alarm = raise_alarm(metrics, pl_module.config)
         self.pending = metrics
         if context.ranks.first:
             if pl_module.config.logging.rollouts:
                 self.run_dir.write_rollouts(f"step_{context.step:06d}", rollout_rows(batch, pl_module.tokenizer))
             self.on_step(context.step, metrics, batch)
+            if alarm:
+                self.say(alarm)
 
     def flush(self, step: int) -> None:
         """Write the step's line: training and, where it ran, validation metrics under one step number."""

@@ -7,6 +7,7 @@ import lightning as L
 
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import Engine
+from ppo_lightning.engines.checksum import agree
 from ppo_lightning.errors import EngineError
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.module import PPOModule
@@ -112,7 +113,7 @@ def check_weights(engine: Engine, actor: Any) -> None:
     if expected is None:
         return
     found = engine.checksum()
-    if abs(found - expected) > 1e-6 * max(1.0, abs(expected)):
+    if not agree(found, expected):
         raise EngineError(
             f"after the sync for version {engine.version} the engine's weights have checksum {found!r}, the policy's "
             f"{expected!r}: the engine would sample from other weights"

@@ -120,15 +120,29 @@ def _json_array(path: Path, key: str) -> Source:
 
 
 def _read_hub(match: re.Match[str], spec: str, key: str) -> Source:
-    if not hub_reachable():
-        os.environ["HF_HUB_OFFLINE"] = "1"  # a cached copy still loads, and nothing retries for minutes
+    reachable = hub_reachable()
+    if not reachable:
+        _go_offline()
     import datasets
 
     try:
         found = datasets.load_dataset(match["id"], match["config"], split=match["split"] or "train")
     except Exception as error:  # noqa: BLE001 - datasets raises many kinds; all mean: not to be had
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if os.environ.get("HF_HUB_OFFLINE") == "1":
+        if not reachable:
             raise HubUnreachableError(f"{key}={spec}: the Hub cannot be reached and no cached copy exists") from None
         raise DataError(f"{key}={spec}: the Hub answered: {reason}") from None
     return Source(spec, list(enumerate(found)), [])
+
+
+def _go_offline() -> None:
+    """Tell the Hub's libraries to load cached copies only, so that nothing retries for minutes.
+
+    They read the variable when they are imported, which may have happened already.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import datasets
+    import huggingface_hub
+
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
+    datasets.config.HF_HUB_OFFLINE = True

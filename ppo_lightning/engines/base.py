@@ -7,6 +7,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from ppo_lightning.config.schema import Config
+from ppo_lightning.errors import EngineError
+
 
 @dataclass(frozen=True)
 class Request:
@@ -61,11 +64,38 @@ class Completion:
 OnFinish = Callable[[Completion], None]
 
 
+def check_prompts(requests: list[Request], context: int) -> None:
+    """Refuse prompts without tokens or without room for a response.
+
+    Raises:
+        EngineError: naming the row.
+    """
+    for request in requests:
+        if not request.prompt_ids or len(request.prompt_ids) >= context:
+            raise EngineError(
+                f"row {request.row}: a prompt needs 1 to {context - 1} tokens, got {len(request.prompt_ids)}"
+            )
+
+
+def context_of(config: Config, actor: nn.Module) -> int:
+    """Return the longest sequence that can come up: the model's context, or prompt and response budgets if shorter."""
+    response = max(config.rollout.response_tokens, config.validation.response_tokens or 0)
+    model = getattr(actor.config, "max_position_embeddings", None) or 2**31
+    return min(model, config.data.max_prompt_tokens + response)
+
+
 class Engine(Protocol):
-    """Generates responses with the weights it was last given."""
+    """Generates responses with the weights it was last given.
+
+    Attributes:
+        name: what `rollout.engine` calls it.
+        version: number of the weights it was last given.
+        counts: what went wrong and was mended since this was last emptied, by metric key.
+    """
 
     name: str
     version: int
+    counts: dict[str, float]
 
     def sync_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Take the policy's weights; afterwards `version` says which ones the engine samples from."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ppo_lightning.engines.base import Sampling
+from ppo_lightning.engines.base import Request, Sampling
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -17,6 +17,11 @@ def stream(keys: list[tuple[int, ...]]) -> np.ndarray:
     for column in zip(*keys, strict=True):
         state = _mix(state ^ _mix(np.array(column, dtype=np.int64).astype(np.uint64) + _GOLDEN))
     return state
+
+
+def seeds(requests: list[Request]) -> list[int]:
+    """Return one non-negative 63-bit seed per request, from its key alone."""
+    return [int(number) >> 1 for number in stream([request.key for request in requests])]
 
 
 def uniforms(streams: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling
+from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.engines.kv_cache import make_cache, use_attention
 from ppo_lightning.engines.sampling import draw, stream, uniforms
-from ppo_lightning.errors import EngineError
 
 COMPACT_BELOW = 0.8
 """Rows are compacted when fewer than this share of the batch is still generating."""
@@ -50,6 +49,7 @@ class TransformersEngine:
         self.model, self.pad_id = model, pad_id
         self.sequences_per_batch, self.context = sequences_per_batch, context
         self.version = 0
+        self.counts: dict[str, float] = {}
         use_attention(model)
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -107,11 +107,7 @@ class TransformersEngine:
 
     def _batches(self, requests: list[Request]) -> Iterator[list[Request]]:
         """Cut into batches of similar prompt length, the requests of one prompt side by side."""
-        for request in requests:
-            if not request.prompt_ids or len(request.prompt_ids) >= self.context:
-                raise EngineError(
-                    f"row {request.row}: a prompt needs 1 to {self.context - 1} tokens, got {len(request.prompt_ids)}"
-                )
+        check_prompts(requests, self.context)
         ordered = sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids, r.key))
         for start in range(0, len(ordered), self.sequences_per_batch):
             yield ordered[start : start + self.sequences_per_batch]

@@ -12,6 +12,7 @@ from ppo_lightning.metrics.spec import (
     no_old_policy,
     no_peak,
     no_score_norms,
+    no_servers,
     no_validation,
     spread,
     stage_skipped,
@@ -104,6 +105,7 @@ MISMATCH = (
     _gap("rollout_probs_diff_mean", "MEAN", "|p_trainer - p_engine|", TOKENS),
     _gap("rollout_probs_diff_std", "STD", "|p_trainer - p_engine|", TOKENS),
     _gap("rollout_actor_probs_pearson_corr", "PEARSON", "p_trainer with p_engine", TOKENS, "-1..1"),
+    _gap("rollout_probs_diff_alarm", "MAX", "1 if rollout_probs_diff_mean is more than rounding explains", "-", "0 or 1"),
 )
 
 VARIANCE = (
@@ -123,6 +125,10 @@ COUNTERS = (
                "mini-batches", "update"),
     MetricSpec("training/nonfinite_values", "SUM", "NaN and infinite values that went into metrics", "-", "values",
                "settle"),
+    MetricSpec("training/rollout_servers_lost", "SUM", "vLLM servers that stopped answering", "-", "servers", "rollout",
+               no_servers),
+    MetricSpec("training/rollout_requests_moved", "SUM", "requests sent again because their server was lost", "-",
+               "requests", "rollout", no_servers),
     MetricSpec("training/num_gen_batches", "MAX", "rollout batches drawn for the step", "-", "batches", "rollout",
                no_group_filter),
     MetricSpec("training/dropped_groups", "SUM", "groups whose scores are all equal", "-", "groups", "score",

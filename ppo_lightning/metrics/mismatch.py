@@ -4,12 +4,22 @@ Stage settle. Divergences of the two (rollout_corr/*) are measured by `algorithm
 Legend: B rows on this rank, R response width.
 """
 
+from ppo_lightning.config.schema import Config
+from ppo_lightning.errors import EngineError
 from ppo_lightning.metrics.moments import PearsonValue, StdValue
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import without_padding
 
 PREFIX = "training/rollout_probs_diff"
+
+EXPECTED = {"float32": 1e-2, "bfloat16": 5e-2}
+"""Mean gap above which rounding is no explanation, by the coarser of the two types (docs/engines.md)."""
+
+ADVICE = (
+    "look at check_weights, at the engine's sampling settings and types (docs/engines.md), or correct for the gap with "
+    "rollout_correction.rollout_is=token"
+)
 
 
 def mismatch_metrics(batch: DataProto, book: MetricBook) -> None:
@@ -27,3 +37,25 @@ def mismatch_metrics(batch: DataProto, book: MetricBook) -> None:
     book.masked_mean(f"{PREFIX}_mean", diff, mask)
     book.add(f"{PREFIX}_std", StdValue, StdValue.row(diff, mask))
     book.add("training/rollout_actor_probs_pearson_corr", PearsonValue, PearsonValue.row(trainer, engine, mask))
+
+
+def raise_alarm(metrics: dict[str, float | None], config: Config) -> str | None:
+    """Write training/rollout_probs_diff_alarm into a step's metrics; return a line to say if the gap is too wide.
+
+    Raises:
+        EngineError: the mean gap exceeds rollout.max_probs_diff.
+    """
+    key = f"{PREFIX}_mean"
+    gap = metrics.get(key)
+    if gap is None:
+        return None
+    bound = config.rollout.max_probs_diff
+    if bound is not None and gap > bound:
+        raise EngineError(f"{key}={gap:.2e} must not exceed rollout.max_probs_diff={bound:g}: {ADVICE}")
+    types = {config.model.dtype, config.model.dtype if config.rollout.dtype == "model" else config.rollout.dtype}
+    expected = max(EXPECTED[name] for name in types)
+    metrics[f"{PREFIX}_alarm"] = float(gap > expected)
+    if gap <= expected:
+        return None
+    rounding = f"rounding explains in {' + '.join(sorted(types))} ({expected:g})"
+    return f"warning: {key}={gap:.2e} is more than {rounding}: {ADVICE}"

@@ -76,6 +76,12 @@ def no_critic(config: Config) -> str | None:
     return f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs no critic; one does with {with_critic}"
 
 
+def no_servers(config: Config) -> str | None:
+    """The engine runs in this process."""
+    engine = config.rollout.engine
+    return None if engine == "vllm_server" else f"rollout.engine={engine} needs no server; vllm_server does"
+
+
 def no_kl_in_reward(config: Config) -> str | None:
     """KL in the reward is off."""
     return None if config.algorithm.use_kl_in_reward else "algorithm.use_kl_in_reward=false: no KL in the reward"

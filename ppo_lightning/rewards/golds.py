@@ -1,10 +1,9 @@
-"""Gold answers to try a reward on: from a data spec, without a tokenizer, or from prompts that are loaded already."""
+"""Gold answers to try a reward on, read from a data spec without a tokenizer. Imports no torch."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from ppo_lightning.config.schema import DataConfig
 from ppo_lightning.data import formats, sources
-from ppo_lightning.data.prompts import Prompt
 from ppo_lightning.errors import DataError
 from ppo_lightning.rewards.check import Gold
 
@@ -49,11 +48,3 @@ def read_golds(spec: str, key: str, config: DataConfig, say: Callable[[str], Non
     )
     say(f"{key}: {len(known)} gold answers from {source.name} ({kind.said}){left_out}")
     return known
-
-
-def golds_of(prompts: Iterable[Prompt]) -> Iterator[Gold]:
-    """Yield the gold answers of loaded prompts."""
-    for prompt in prompts:
-        truth = prompt.reward_model["ground_truth"]
-        if truth not in UNKNOWN:
-            yield Gold(prompt.data_source, truth, prompt.extra_info, prompt.raw_prompt)

@@ -1,14 +1,24 @@
 """The short form of `reward-check` that a run does before it trains."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from ppo_lightning.data.prompts import Prompt
 from ppo_lightning.errors import RewardError
 from ppo_lightning.rewards.check import GOLD_FORMS, Gold, Report, check_gold, scorer_name
 from ppo_lightning.rewards.check_text import render, summary
+from ppo_lightning.rewards.golds import UNKNOWN
 from ppo_lightning.rewards.policy import settle
 from ppo_lightning.rewards.pool import RewardPool
 
 SELF_TEST_ROWS = 8
+
+
+def golds_of(prompts: Iterable[Prompt]) -> Iterator[Gold]:
+    """Yield the gold answers of loaded prompts."""
+    for prompt in prompts:
+        truth = prompt.reward_model["ground_truth"]
+        if truth not in UNKNOWN:
+            yield Gold(prompt.data_source, truth, prompt.extra_info, prompt.raw_prompt)
 
 
 def self_test(pool: RewardPool, golds: Sequence[Gold], rows: int = SELF_TEST_ROWS) -> list[str]:

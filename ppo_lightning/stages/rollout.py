@@ -81,7 +81,12 @@ class Roller:
                 text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
                 self.rewards.submit(batch, completion, text)
 
+        self.engine.wake()
         completions = self.engine.generate(self._requests(batch), sampling, on_finish)
+        self.engine.sleep()
+        for key, number in self.engine.counts.items():
+            book.sum(key, number)
+        self.engine.counts.clear()
         filled = self._assemble(batch, completions, sampling)
         start = time.perf_counter()
         if self.rewards is not None:

@@ -42,14 +42,14 @@ def test_pathological_answers_never_block_a_step():
     """Each either scores or is a fault of its own; the good one among them scores; the step ends."""
     texts = [*PATHOLOGICAL, "\\boxed{x+1}"]
     samples = [Sample(row, "math", text, "x+1") for row, text in enumerate(texts)]
-    with RewardPool(RewardConfig(workers=2, timeout_s=1.0)) as pool:
+    with RewardPool(RewardConfig(workers=2, timeout_s=1.0, max_error_share=1.0)) as pool:
         pool.score([Sample(row, "math", "\\boxed{1+x}", "x+1") for row in range(4)])
         start = time.monotonic()
         scored = pool.score(samples)
         seconds = time.monotonic() - start
     assert scored[-1].score == 1.0
     assert all(item.score == 0.0 or item.fault in ("timeout", "exception", "worker_death") for item in scored[:-1])
-    assert seconds < len(PATHOLOGICAL) / 2 * 1.0 + 10
+    assert seconds < len(PATHOLOGICAL) / 2 * 1.0 + 20
 
 
 def test_the_naive_way_in_a_thread_scores_every_right_answer_zero():

@@ -12,16 +12,9 @@ from ppo_lightning.config.schema import Config, leaves
 
 LEAVES = 135
 PENDING = {
-    "rollout.enforce_eager",
-    "rollout.max_probs_diff",
-    "rollout.memory_fraction",
-    "rollout.memory_gib",
-    "rollout.request_timeout_s",
-    "rollout.servers",
     "rollout.top_k",
     "rollout.top_p",
     "trainer.balance_batch",
-    "validation.response_tokens",
     "validation.temperature",
     "validation.top_k",
     "validation.top_p",

@@ -60,7 +60,7 @@ def test_the_names_are_those_of_the_table():
 
 def test_validation_the_pool_and_the_scorer_table_import_no_torch():
     code = (
-        "import sys, ppo_lightning.rewards.validate, ppo_lightning.rewards.pool, ppo_lightning.rewards.check_text\n"
+        "import sys, ppo_lightning.rewards.validate, ppo_lightning.rewards.pool, ppo_lightning.rewards.try_out\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
