@@ -21,7 +21,7 @@ from ppo_lightning.checkpoint import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
 from ppo_lightning.data.datamodule import PromptDataModule
-from ppo_lightning.engines.base import Engine, Sampling
+from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
@@ -85,12 +85,15 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say)
     golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
     rollouts = build_rollouts(config, tokenizer, module, view, golds)
+    rollouts.interrupted = lambda: stop.asked
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
     trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
     for line in banner(config, run_dir, module, data):
         view.say(line)
     try:
         trainer.fit(module, datamodule=data)
+    except RolloutInterruptedError:
+        view.say(f"stopped during a rollout; the state after step {module.step} is what counts")
     finally:
         view.end()
         for sink in sinks:

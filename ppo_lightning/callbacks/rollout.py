@@ -27,6 +27,7 @@ class RolloutCallback(L.Callback):
 
     def __init__(self, make_engine: Callable[[PPOModule], Engine], make_roller: Callable[[Engine], Roller]) -> None:
         self.make_engine, self.make_roller = make_engine, make_roller
+        self.interrupted: Callable[[], bool] = lambda: False
         self.engine: Engine | None = None
         self.roller: Roller | None = None
 
@@ -77,6 +78,8 @@ class RolloutCallback(L.Callback):
         if self.engine is None:
             self.engine = self.make_engine(module)
             self.engine.version = -1
+            if module.ranks.size == 1:  # several ranks end together, between steps
+                self.engine.interrupted = self.interrupted
             self.roller = self.make_roller(self.engine)
 
     def _sync(self, module: PPOModule) -> None:

@@ -7,6 +7,7 @@ import lightning as L
 from ppo_lightning.callbacks.metrics import MetricsCallback
 from ppo_lightning.checkpoint import CheckpointStore
 from ppo_lightning.data.datamodule import PromptDataModule
+from ppo_lightning.engines.base import RolloutInterruptedError
 from ppo_lightning.errors import DivergedError
 from ppo_lightning.module import PPOModule
 from ppo_lightning.signals import StopSignal
@@ -57,6 +58,16 @@ class ScheduleCallback(L.Callback):
         if self.stop.asked and not last:
             trainer.limit_val_batches = 0  # Lightning validates whenever it is told to stop
             trainer.should_stop = True
+
+    def on_exception(self, trainer: L.Trainer, pl_module: PPOModule, exception: BaseException) -> None:
+        """Save when a rollout was broken off: nothing has changed since the last step."""
+        if (
+            isinstance(exception, RolloutInterruptedError)
+            and pl_module.step
+            and pl_module.config.checkpoint.every_steps
+        ):
+            self.store.save(pl_module, self.data, self.metrics.last_validation)
+            self.metrics.flush(pl_module.step)
 
     def _count_skipped(self, module: PPOModule) -> None:
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if module.context.skipped else 0

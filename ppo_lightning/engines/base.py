@@ -64,6 +64,30 @@ class Completion:
 OnFinish = Callable[[Completion], None]
 
 
+class RolloutInterruptedError(Exception):
+    """The process was asked to end while responses were being sampled; none of them is used."""
+
+
+class Interruptible:
+    """What engines share so that a long rollout does not hold up the end of a run.
+
+    Attributes:
+        interrupted: asked between tokens; true ends the rollout.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted: Callable[[], bool] = lambda: False
+
+    def go_on(self) -> None:
+        """Raise if the rollout is to end.
+
+        Raises:
+            RolloutInterruptedError: it is.
+        """
+        if self.interrupted():
+            raise RolloutInterruptedError
+
+
 def check_prompts(requests: list[Request], context: int) -> None:
     """Refuse prompts without tokens or without room for a response.
 
@@ -91,10 +115,12 @@ class Engine(Protocol):
         name: what `rollout.engine` calls it.
         version: number of the weights it was last given.
         counts: what went wrong and was mended since this was last emptied, by metric key.
+        interrupted: asked at least once a second during a rollout; true ends it with RolloutInterruptedError.
     """
 
     name: str
     version: int
+    interrupted: Callable[[], bool]
     counts: dict[str, float]
 
     def sync_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling, check_prompts
+from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.engines.kv_cache import make_cache, use_attention
 from ppo_lightning.engines.sampling import draw, stream, uniforms
@@ -33,7 +33,7 @@ class Decoding:
     log_probs: list[list[float]] = field(default_factory=list)
 
 
-class TransformersEngine:
+class TransformersEngine(Interruptible):
     """Generates with a transformers model.
 
     Args:
@@ -46,6 +46,7 @@ class TransformersEngine:
     name = "transformers"
 
     def __init__(self, model: PreTrainedModel, pad_id: int, sequences_per_batch: int, context: int) -> None:
+        super().__init__()
         self.model, self.pad_id = model, pad_id
         self.sequences_per_batch, self.context = sequences_per_batch, context
         self.version = 0
@@ -92,6 +93,7 @@ class TransformersEngine:
                         done[completion.row] = completion
                         if on_finish:
                             on_finish(completion)
+                            self.go_on()
         finally:
             self.model.train(training)
         return [done[request.row] for request in requests]
@@ -120,6 +122,7 @@ class TransformersEngine:
         position = mask.sum(-1, keepdim=True)
         step = 0
         while True:
+            self.go_on()
             uniform = torch.from_numpy(uniforms(state.streams, np.full(len(state.streams), step)))
             token, log_prob = draw(logits, sampling, uniform)
             step += 1

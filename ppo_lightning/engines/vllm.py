@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ppo_lightning.config.schema import Config
-from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling, check_prompts, context_of
+from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts, context_of
 from ppo_lightning.engines.checksum import checksum_of_policy
 from ppo_lightning.engines.sampling import seeds
 from ppo_lightning.engines.vllm_import import import_vllm
@@ -25,6 +25,10 @@ from ppo_lightning.models.load import model_path
 
 WORKER = "ppo_lightning.engines.vllm_worker.PolicyWeights"
 """What runs in the worker."""
+
+
+CPU_BATCH_TOKENS = 8192
+"""Prompt tokens taken at once on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class VllmOptions:
     ranks: int = 1
 
 
-class VllmEngine:
+class VllmEngine(Interruptible):
     """Generates with vLLM in this process.
 
     Args:
@@ -63,6 +67,7 @@ class VllmEngine:
     name = "vllm"
 
     def __init__(self, folder: str, options: VllmOptions) -> None:
+        super().__init__()
         vllm = import_vllm()
         self.context, self.options = options.context, options
         self.dtype = getattr(torch, options.dtype)
@@ -120,6 +125,7 @@ class VllmEngine:
                 engine.add_request(str(request.row), prompt, self._params(request, sampling, seed))
             with kept_state():
                 while engine.has_unfinished_requests():
+                    self.go_on()
                     for output in engine.step():
                         completion = _completion(output, sampling)
                         done[completion.row] = completion
@@ -211,7 +217,12 @@ def _start(vllm: Any, folder: str, options: VllmOptions) -> Any:
     place: dict[str, Any] = (
         {"gpu_memory_utilization": options.memory_fraction, "enable_sleep_mode": True}
         if options.gpu
-        else {"kv_cache_memory_bytes": int(options.memory_gib * 2**30)}
+        else {
+            "kv_cache_memory_bytes": int(options.memory_gib * 2**30),
+            # A prompt cut in two makes vLLM wind a seed's generator back, which CPU generators cannot do.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_BATCH_TOKENS, options.context),
+        }
     )
     if options.ranks > 1:
         place["distributed_executor_backend"] = "external_launcher"

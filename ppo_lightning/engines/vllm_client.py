@@ -14,7 +14,8 @@ KEY = "VLLM_API_KEY"
 
 HOW = (
     "start it with `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --host 127.0.0.1 --logprobs-mode processed_logprobs "
-    "--worker-extension-cls ppo_lightning.engines.vllm_worker.PolicyWeights`, with ppo_lightning importable there"
+    "--worker-extension-cls ppo_lightning.engines.vllm_worker.PolicyWeights` (docs/engines.md), with ppo_lightning "
+    "importable there"
 )
 
 LOST = (OSError, http.client.HTTPException)
@@ -60,11 +61,16 @@ class VllmServer:
         """
         found = self.call("GET", "/v1/models")["data"][0]
         self.model, self.context = found["id"], found["max_model_len"]
-        info = self.call("GET", "/server_info?config_format=json")
-        mode = info["vllm_config"]["model_config"]["logprobs_mode"]
+        info = self.call("GET", "/server_info?config_format=json")["vllm_config"]
+        mode = info["model_config"]["logprobs_mode"]
         if mode != "processed_logprobs":
             raise EngineError(
                 f"{self.address} must report the log-probs it samples from, got --logprobs-mode {mode}: {HOW}"
+            )
+        if info["device_config"]["device_type"] == "cpu" and info["scheduler_config"]["enable_chunked_prefill"]:
+            raise EngineError(
+                f"{self.address} runs on a CPU, where vLLM cannot cut a prompt with a seed in two: start it with "
+                "--no-enable-chunked-prefill --max-num-batched-tokens 8192"
             )
 
     def complete(self, request: Request, sampling: Sampling, seed: int) -> Completion:

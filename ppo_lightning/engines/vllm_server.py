@@ -5,6 +5,7 @@ Weights are written into the run directory, which the servers must see under the
 without a file needs GPUs on both sides), and servers that come back get them at the next sync.
 """
 
+import contextlib
 import queue
 import shutil
 import threading
@@ -19,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ppo_lightning.config.schema import Config
-from ppo_lightning.engines.base import Completion, OnFinish, Request, Sampling, check_prompts, context_of
+from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts, context_of
 from ppo_lightning.engines.checksum import agree, checksum_of_policy
 from ppo_lightning.engines.sampling import seeds
 from ppo_lightning.engines.vllm_client import LOST, ServerError, VllmServer
@@ -41,7 +42,7 @@ class Batch:
     done: "queue.SimpleQueue[Completion | Exception | VllmServer]" = field(default_factory=queue.SimpleQueue)
 
 
-class VllmServerEngine:
+class VllmServerEngine(Interruptible):
     """Generates with running vLLM servers.
 
     Args:
@@ -61,6 +62,7 @@ class VllmServerEngine:
     def __init__(
         self, addresses: list[str], folder: Path, dtype: torch.dtype, context: int, timeout_s: float, ranks: Ranks
     ) -> None:
+        super().__init__()
         self.servers = [VllmServer(address, timeout_s) for address in addresses]
         self.folder, self.dtype, self.ranks = folder, dtype, ranks
         self.version, self.names = 0, None
@@ -127,7 +129,9 @@ class VllmServerEngine:
         done: dict[int, Completion] = {}
         try:
             while len(done) < len(requests):
-                self._take(batch.done.get(), done, on_finish)
+                self.go_on()
+                with contextlib.suppress(queue.Empty):
+                    self._take(batch.done.get(timeout=0.5), done, on_finish)
         finally:
             for _ in workers:
                 batch.todo.put(None)
