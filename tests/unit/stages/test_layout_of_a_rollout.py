@@ -11,7 +11,7 @@ EOS = 2
 
 
 def test_pitfall_16_the_reward_is_at_the_last_valid_token():
-    """[t0, t1, eos, pad, pad] with score 1: [0, 0, 1, 0, 0]; a full row: the last column; no token: the masked last one."""
+    """[t0, t1, eos, pad, pad] with score 1: [0, 0, 1, 0, 0]; full row: last column; no token: the masked last one."""
     scored = [Scored(row, 1.0) for row in range(3)]
     rows = naive(scored, [3, 5, 0], 5, RewardConfig())
     assert rows.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 1]]
