@@ -119,7 +119,7 @@ class PPOModule(L.LightningModule):
     def training_step(self, batch: DataProto, batch_idx: int) -> None:
         """Stage 8."""
         self.run_stage(STAGES[7], batch)
-        if not self.context.skipped:
+        if self.context.gradient_norms and not self.context.skipped:
             for scheduler in self.schedulers():
                 scheduler.step()
         self.step += 1

@@ -105,7 +105,9 @@ MISMATCH = (
     _gap("rollout_probs_diff_mean", "MEAN", "|p_trainer - p_engine|", TOKENS),
     _gap("rollout_probs_diff_std", "STD", "|p_trainer - p_engine|", TOKENS),
     _gap("rollout_actor_probs_pearson_corr", "PEARSON", "p_trainer with p_engine", TOKENS, "-1..1"),
-    _gap("rollout_probs_diff_alarm", "MAX", "1 if the mean is more than rounding explains", "-", "0 or 1"),
+    _gap(
+        "rollout_probs_diff_alarm", "MAX", "1 if rollout_probs_diff_mean is more than rounding explains", "-", "0 or 1"
+    ),
 )
 
 VARIANCE = (

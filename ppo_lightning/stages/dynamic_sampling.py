@@ -16,7 +16,7 @@ from ppo_lightning.protocol.padding import MARKER, drop_rows
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.score import score
 
-RAW_SCORES = ("reward_score", "acc")
+RAW_SCORES = ("score", "acc")
 """Columns that hold the score of the task as scored, before a length penalty; the first that every row has is taken."""
 
 

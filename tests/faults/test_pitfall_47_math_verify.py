@@ -1,7 +1,6 @@
 """PITFALLS 47 and 51: math-verify in the pool - right off the main thread, never hanging a step, last box counts."""
 
 import threading
-import time
 
 import pytest
 
@@ -44,12 +43,10 @@ def test_pathological_answers_never_block_a_step():
     samples = [Sample(row, "math", text, "x+1") for row, text in enumerate(texts)]
     with RewardPool(RewardConfig(workers=2, timeout_s=1.0, max_error_share=1.0)) as pool:
         pool.score([Sample(row, "math", "\\boxed{1+x}", "x+1") for row in range(4)])
-        start = time.monotonic()
         scored = pool.score(samples)
-        seconds = time.monotonic() - start
     assert scored[-1].score == 1.0
     assert all(item.score == 0.0 or item.fault in ("timeout", "exception", "worker_death") for item in scored[:-1])
-    assert seconds < len(PATHOLOGICAL) / 2 * 1.0 + 20
+    assert all(item.seconds <= 1.5 for item in scored), "no sample may take longer than its limit"
 
 
 def test_the_naive_way_in_a_thread_scores_every_right_answer_zero():

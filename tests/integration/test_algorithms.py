@@ -11,6 +11,7 @@ from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
 from ppo_lightning.errors import ConfigError
+from ppo_lightning.metrics.registry import METRICS, lookup
 
 ONE_STEP = ["data.val=null", "checkpoint.every_steps=0", "trainer.steps=1", "data.prompts_per_step=2"]
 NEEDS = {
@@ -34,6 +35,8 @@ def scored(tmp_path):
 
 
 def finite(line):
+    for key in line.keys() - {"step"}:
+        lookup(key)
     assert [key for key, value in line.items() if value is None or not math.isfinite(value)] == []
     return line
 
@@ -59,6 +62,29 @@ def test_every_policy_loss_trains(run, lines, scored, name):
     (line,) = [finite(line) for line in lines(folder)]
     assert line["actor/grad_norm"] > 0
     assert "selection" not in record.batches[0].batch
+
+
+NOT_EVERY_STEP = ("val-", "timing_s/testing", "training/empty", "training/skipped", "training/nonfinite")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.adv_estimator=gae", "actor.use_kl_loss=true", "actor.entropy_coeff=0.01"],
+        ["algorithm.adv_estimator=optimal_token_baseline", "algorithm.filter_groups=true"],
+        ["algorithm.adv_estimator=grpo", "rollout_correction.rollout_is=token", "algorithm.use_kl_in_reward=true"],
+        ["algorithm.adv_estimator=rloo", "rollout_correction.bypass_mode=true", "actor.policy_loss=clip_cov"],
+    ],
+    ids=["gae", "baseline", "correction", "bypass"],
+)
+def test_what_the_registry_claims_is_logged(run, lines, scored, overrides):
+    _, folder, record = run(*ONE_STEP, scored, *overrides)
+    (line,) = lines(folder)
+    config = record.modules[0].config
+    claimed = {key for key, spec in METRICS.items() if "<" not in key and spec.absent_because(config) is None}
+    assert sorted(key for key in claimed - line.keys() if not key.startswith(NOT_EVERY_STEP)) == []
+    denied = {key for key, spec in METRICS.items() if spec.absent_because(config) is not None}
+    assert sorted(denied & line.keys()) == []
 
 
 GRPO = [*ONE_STEP, "algorithm.adv_estimator=grpo"]

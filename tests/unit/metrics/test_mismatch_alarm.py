@@ -37,7 +37,5 @@ def test_without_tokens_there_is_none():
 
 def test_bound():
     assert raise_alarm({MEAN: 0.02}, config(max_probs_diff=0.02)) is not None
-    with pytest.raises(
-        EngineError, match=r"mean=2.10e-02 must not exceed rollout.max_probs_diff=0.02"
-    ):
+    with pytest.raises(EngineError, match=r"mean=2.10e-02 must not exceed rollout.max_probs_diff=0.02"):
         raise_alarm({MEAN: 0.021}, config(max_probs_diff=0.02))

@@ -76,7 +76,7 @@ TEXTS = [
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("pad_token", ["<pad>", "<eos>"])
-def test_one_text_alone_and_in_a_padded_batch_of_three_scores_the_same(tmp_path, kind, side, pad_token):
+def test_pitfall_20_one_text_alone_and_in_a_padded_batch_of_three_scores_the_same(tmp_path, kind, side, pad_token):
     """PITFALL 20, also with pad == eos, which every rendered chat ends in."""
     model = LocalModel(make(tmp_path, kind, side, pad_token))
     alone = [model.score([text])[0] for text in TEXTS]
@@ -85,7 +85,7 @@ def test_one_text_alone_and_in_a_padded_batch_of_three_scores_the_same(tmp_path,
     assert max(alone) - min(alone) > 1e-2
 
 
-def test_reading_a_left_padded_batch_as_right_padded_is_wrong(tmp_path):
+def test_pitfall_20_reading_a_left_padded_batch_as_right_padded_is_wrong(tmp_path):
     """Negative control: the score read at index `length - 1` of a left-padded batch is another one."""
     path = make(tmp_path, side="left")
     model = LocalModel(path)

@@ -29,7 +29,7 @@ def test_length_penalties_are_no_signal():
 
 
 def test_a_scorers_own_score_comes_before_its_accuracy():
-    batch = make(["a", "a"], [0.0, 0.0], acc=[0.0, 0.0], reward_score=[0.5, 0.25])
+    batch = make(["a", "a"], [0.0, 0.0], acc=[0.0, 0.0], score=[0.5, 0.25])
     assert raw_scores(batch).tolist() == [0.5, 0.25]
 
 
