@@ -44,6 +44,7 @@ def batch():
             "reward_model": as_column([{"ground_truth": "7"}] * 4),
             "data_source": as_column(["x"] * 4),
             "finish_reason": as_column(["stop"] * 4),
+            "extra_info": as_column([{} for _ in range(4)]),
         },
         meta_info={"global_steps": 1},
     )

@@ -11,7 +11,18 @@ from ppo_lightning.protocol.contract import check_fields, has, require, require_
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.fields import BATCH, FIELDS, LAYERS, META, NON_TENSOR
 
-STAGES = ("data", "rollout", "align", "score", "old_log_prob", "ref_log_prob", "values", "advantage", "padding")
+STAGES = (
+    "data",
+    "rollout",
+    "align",
+    "score",
+    "old_log_prob",
+    "ref_log_prob",
+    "values",
+    "advantage",
+    "update",
+    "padding",
+)
 DTYPES = {BATCH: {"int64", "float32", "bool"}, NON_TENSOR: {"object"}, META: {"int", "float", "bool", "list"}}
 
 
