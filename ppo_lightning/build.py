@@ -10,7 +10,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from ppo_lightning.callbacks.banner import banner
 from ppo_lightning.callbacks.console import ConsoleView
@@ -228,7 +227,7 @@ def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) 
     """Make the Trainer: one Lightning epoch is the whole run, and nothing of its own is saved or logged."""
     return L.Trainer(
         accelerator=config.trainer.accelerator,
-        strategy=build_strategy(config),
+        strategy="auto",
         devices=config.trainer.devices,
         num_nodes=config.trainer.nodes,
         max_epochs=1,
@@ -243,22 +242,6 @@ def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) 
         use_distributed_sampler=False,
         default_root_dir=run_dir.path,
     )
-
-
-def build_strategy(config: Config) -> str | Strategy:
-    """Return the Lightning strategy that `trainer.strategy` names.
-
-    Raises:
-        ConfigError: one process cannot have several devices.
-    """
-    name, devices = config.trainer.strategy, config.trainer.devices * config.trainer.nodes
-    if name == "single":
-        if devices > 1:
-            raise ConfigError(f"trainer.strategy=single has one device, got {devices}: use strategy=ddp")
-        return "auto"
-    if name == "ddp":
-        return DDPStrategy(find_unused_parameters=True)
-    raise ConfigError(f"trainer.strategy={name} is not available yet: use single or ddp")
 
 
 def build_sinks(config: Config, run_dir: RunDir, store: CheckpointStore) -> list[Sink]:

@@ -138,6 +138,15 @@ def _arithmetic(config: Config) -> Iterator[str]:
         )
 
 
+def _devices(config: Config) -> Iterator[str]:
+    """What is trained over several ranks is not proved equal to one rank yet, so it is refused."""
+    if config.trainer.strategy != "single" or ranks(config) > 1:
+        yield (
+            f"trainer.strategy={config.trainer.strategy} on {ranks(config)} device(s) is not available yet: use "
+            "trainer.strategy=single, trainer.devices=1 and trainer.nodes=1"
+        )
+
+
 def _algorithm(config: Config) -> Iterator[str]:
     n = config.rollout.rollouts_per_prompt
     try:
