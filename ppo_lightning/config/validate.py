@@ -223,6 +223,7 @@ def _reward(config: Config) -> Iterator[str]:
 CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _ranges,
     _arithmetic,
+    _devices,
     _algorithm,
     _order,
     _sampling,
