@@ -104,8 +104,8 @@ def token_values(tensors: dict[str, Tensor], row: int, length: int, pieces: Piec
     """Return what is known of each valid response token of a row, rounded: lists of `length` entries.
 
     Keys: `text`; `log_prob` (the trainer's, before the update); `gap` (that less the engine's); `advantage` (one number
-    where all are equal); `mask` (a string of 0 and 1, where a token is left out of the loss). What a batch does not hold
-    is absent, what is not finite is None.
+    where all are equal); `mask` (a string of 0 and 1, where a token is left out of the loss). What a batch does not
+    hold is absent, what is not finite is None.
     """
     found: dict[str, Any] = {"text": pieces(tensors["responses"][row, :length].tolist())}
     known = {
