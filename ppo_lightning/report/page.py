@@ -19,7 +19,7 @@ from ppo_lightning.report import ledger_words
 from ppo_lightning.report.browser import BYTES, Samples, samples
 from ppo_lightning.report.curves import curves, definitions, sections
 from ppo_lightning.report.embed import as_json, packed, script_hash
-from ppo_lightning.report.headline import Headline, headlines, state
+from ppo_lightning.report.headline import Headline, headlines, short, state
 from ppo_lightning.report.reading import Run, read_runs
 from ppo_lightning.report.recorded import all_counts, devices
 from ppo_lightning.report.timing import timing
@@ -128,6 +128,7 @@ def _render(template: str, scripts: Sequence[str], styles: Sequence[str], **valu
     )
     texts = [(ASSETS / name).read_text(encoding="utf-8") for name in scripts]
     values |= {
+        "short": short,
         "version": __version__,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "scripts": [Markup(text) for text in texts],

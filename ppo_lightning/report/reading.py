@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ppo_lightning.config.schema import leaves
 from ppo_lightning.errors import DataError
+from ppo_lightning.report.at_end import FAILURE
 from ppo_lightning.run_dir import CONFIG, METRICS, read_metrics
 
 RECIPE, WARNINGS = "recipe.yaml", "warnings.jsonl"
@@ -29,6 +30,7 @@ class Run:
         config: option -> value.
         recipe: text of recipe.yaml, if the run has one.
         warnings: lines of warnings.jsonl.
+        failure: what ended the run, if it was not its last step or a signal.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Run:
     config: dict[str, Any]
     recipe: str | None
     warnings: tuple[Row, ...]
+    failure: str | None = None
 
     @cached_property
     def keys(self) -> list[str]:
@@ -77,14 +80,14 @@ def read_run(path: Path, name: str | None = None) -> Run:
     if not config.is_file() and not metrics.is_file():
         raise DataError(f"{path} must be a run directory, which holds {CONFIG} and {METRICS} - got neither")
     rows = {row["step"]: row for row in (read_metrics(path) if metrics.is_file() else ()) if "step" in row}
-    recipe = path / RECIPE
     return Run(
         name=name or path.resolve().name,
         path=path,
         metrics=tuple(rows[step] for step in sorted(rows)),
         config=_read_config(config) if config.is_file() else {},
-        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+        recipe=_text(path / RECIPE),
         warnings=tuple(json_lines(path / WARNINGS)),
+        failure=_text(path / FAILURE),
     )
 
 
@@ -114,6 +117,10 @@ def json_lines(file: Path) -> Iterator[Row]:
                 continue
             if isinstance(row, dict):
                 yield row
+
+
+def _text(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ window.Page = (() => {
     if (value === null || value === undefined) return "-";
     const size = Math.abs(value);
     if (value === 0) return "0";
-    if (size < 1e-3 || size >= 1e9) return value.toExponential(1).replace("e+", "e");
+    if (size < 1e-3 || size >= 1e9) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
     if (size >= 1e6) return `${Number((value / 1e6).toPrecision(3))}M`;
     if (size >= 1e4) return `${Number((value / 1e3).toPrecision(3))}k`;
     return String(Number(value.toPrecision(4)));

@@ -18,7 +18,8 @@ window.Curves = (() => {
   /* What one chart draws: a line per key and run. Runs have colours where there are several, else keys have. */
   function seriesOf(keys) {
     const several = data.runs.length > 1, found = [];
-    const spread = keys.length > 1 && keys.every((key) => /\/(mean|max|min)$/.test(key));
+    const stems = new Set(keys.map((key) => key.replace(/\/(mean|max|min)$/, "")));
+    const spread = keys.length > 1 && stems.size === 1;
     data.runs.forEach((run, place) => {
       keys.forEach((key, number) => {
         const points = line(run, key);
@@ -48,7 +49,6 @@ window.Curves = (() => {
     const plot = card.querySelector(".plot"), legend = card.querySelector(".legend"), at = card.querySelector(".at");
     plot.replaceChildren();
     const table = found.length > 1 ? uPlot.join(found.map(({ points }) => points)) : [...found[0].points];
-    if (table[0].length === 1) table.forEach((column) => column.length);
     const several = data.runs.length > 1;
     const numbers = found.map(() => el("span", { class: "number" }));
     legend.replaceChildren(...found.map((one, place) => el("li", {},
@@ -61,7 +61,7 @@ window.Curves = (() => {
       found.forEach((one, place) => { numbers[place].textContent = brief(one.points[1][ends[place]]); });
     };
     const options = {
-      width: Math.max(plot.clientWidth, 120), height: HEIGHT, legend: { show: false },
+      width: Math.max(plot.clientWidth, 120), height: HEIGHT, legend: { show: false }, padding: [8, 12, 0, 0],
       cursor: { sync: { key: "steps", scales: ["x", null] }, points: { size: 6 }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (u, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
         y: { range: (u, low, high) => (low === null ? [0, 1] : low === high ? [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1] : uPlot.rangeNum(low, high, 0.08, true)) } },

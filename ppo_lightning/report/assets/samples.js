@@ -38,7 +38,7 @@ window.Samples = (() => {
   const promptText = (row) => (Array.isArray(row.p) ? row.p.map((message) => message.content).join("\n") : String(row.p ?? ""));
   const lastPrompt = (row) => (Array.isArray(row.p) && row.p.length ? String(row.p[row.p.length - 1].content) : promptText(row));
   const flat = (text) => String(text ?? "").replace(/\s+/g, " ").trim();
-  const score = (row) => (row.s === undefined ? "none" : `${row.s >= 0 ? "+" : ""}${Number(row.s.toFixed(3))}`);
+  const score = (row) => (row.s === undefined ? "none" : String(Number(row.s.toFixed(3))));
 
   async function load() {
     const ticket = ++asked, test = matcher(query);

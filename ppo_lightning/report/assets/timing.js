@@ -20,16 +20,16 @@ window.Timing = (() => {
         el("thead", {}, el("tr", {}, ["stage", "seconds in all", "share", "ms per token", "pointed at"].map((text, place) => el("th", { scope: "col", class: place ? "right" : "" }, text)), el("th", { scope: "col" }, "what"))),
         el("tbody", {}, stages.map((name, place) => el("tr", {},
           el("td", {}, el("span", { class: "swatch", style: `background: var(--c${place % COLOURS})` }), name),
-          el("td", { class: "right" }, printed(total[place])), el("td", { class: "right" }, `${(100 * share[place]).toFixed(1)} %`),
+          el("td", { class: "right" }, brief(total[place])), el("td", { class: "right" }, `${(100 * share[place]).toFixed(1)} %`),
           el("td", { class: "right" }, perToken[place] === null ? "" : brief(perToken[place])), now[place], el("td", { class: "muted" }, what[name]))),
-        el("tr", {}, el("td", {}, "all"), el("td", { class: "right" }, printed(everything)), el("td", { class: "right" }, "100 %"), el("td"), el("td"), el("td"))))));
+        el("tr", {}, el("td", {}, "all"), el("td", { class: "right" }, brief(everything)), el("td", { class: "right" }, "100 %"), el("td"), el("td"), el("td"))))));
     /* The highest sum is drawn first, the lower ones over it. */
     const sums = [];
     seconds.forEach((values, place) => sums.push(values.map((value, column) => value + (place ? sums[place - 1][column] : 0))));
     const order = stages.map((_, place) => place).reverse();
     const step = steps.length > 1 ? steps[1] - steps[0] : 1;
     chart = new uPlot({
-      width: Math.max(plot.clientWidth, 120), height: HEIGHT, legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false } },
+      width: Math.max(plot.clientWidth, 120), height: HEIGHT, legend: { show: false }, padding: [8, 12, 0, 0], cursor: { drag: { x: false, y: false }, points: { show: false } },
       scales: { x: { time: false, range: (u, low, high) => [low - step * 0.6, high + step * 0.6] }, y: { range: (u, low, high) => [0, (high || 1) * 1.05] } },
       axes: Curves.axes(),
       series: [{}, ...order.map((place) => ({
