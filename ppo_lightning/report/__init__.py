@@ -1,1 +1,1 @@
-"""What a finished run looks like: one self-contained page per run or comparison, and the token ledger. Imports no torch."""
+"""Runs as pages: one self-contained report per run or comparison, and the token ledger. Imports no torch."""

@@ -105,7 +105,7 @@ def _compact(row: Row) -> Row:
 
 
 def _uid(row: Row) -> Any:
-    return row["uid"] if "uid" in row else None
+    return row.get("uid")
 
 
 def _close(waiting: list[str], found: Samples) -> None:
@@ -123,4 +123,3 @@ def _rule(shown: int, there: int, cut: bool) -> str:
     if cut:
         parts.append(f"of each its first whole groups, up to {ROWS} responses")
     return "; ".join(parts) + ". The rest is in the run directory, in rollouts/."
-

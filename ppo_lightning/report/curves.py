@@ -1,4 +1,4 @@
-"""Metrics as curves: thinned so that every peak stays, sorted into the sections that panels declare. Imports no torch."""
+"""Metrics as curves: thinned so that every peak stays, in the sections that panels declare. Imports no torch."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,12 +12,18 @@ from ppo_lightning.report.reading import Run
 POINTS = 1200
 """Most points of one curve: more than a chart has pixels."""
 
+TREND = 100
+"""Points of a thinned curve's trend."""
+
 REST = "everything else"
 Point = tuple[int, float | None]
 
 
 def curves(run: Run) -> dict[str, list[list[Any]]]:
-    """Return {key: [steps, values]} of every metric, thinned; steps are differences, so that they compress well."""
+    """Return {key: [steps, values]} of every metric, thinned; steps are differences, so that they compress well.
+
+    A thinned line has [steps, values] of its trend after them, or every chart of a long noisy run would be a blot.
+    """
     points: dict[str, list[Point]] = {key: [] for key in run.keys}
     for row in run.metrics:
         for key, value in row.items():
@@ -25,10 +31,17 @@ def curves(run: Run) -> dict[str, list[list[Any]]]:
                 points[key].append((row["step"], value))
     found = {}
     for key, line in points.items():
-        kept = thin(line, POINTS)
-        steps = [step for step, _ in kept]
-        gaps = [after - before for before, after in zip([0, *steps], steps, strict=False)]
-        found[key] = [gaps, [rounded(value) for _, value in kept]]
+        found[key] = _columns(thin(line, POINTS)) + (_columns(trend(line)) if len(line) > POINTS else [])
+    return found
+
+
+def trend(points: Sequence[Point]) -> Sequence[Point]:
+    """Return the means of equal stretches, each at its middle step."""
+    found = []
+    for part in _stretches(points, TREND):
+        known = [value for _, value in part if value is not None]
+        if known:
+            found.append((part[len(part) // 2][0], sum(known) / len(known)))
     return found
 
 
@@ -39,14 +52,12 @@ def thin(points: Sequence[Point], limit: int) -> Sequence[Point]:
     """
     if len(points) <= limit:
         return points
-    stretches = max(limit // 4, 1)
     kept: list[Point] = []
-    for number in range(stretches):
-        part = points[len(points) * number // stretches : len(points) * (number + 1) // stretches]
-        known = [point for point in part if point[1] is not None]
+    for part in _stretches(points, max(limit // 4, 1)):
+        known = [(value, step) for step, value in part if value is not None]
         chosen = {part[0], part[-1]}
         if known:
-            chosen |= {min(known, key=lambda point: point[1]), max(known, key=lambda point: point[1])}
+            chosen |= {(step, value) for value, step in (min(known), max(known))}
         if len(known) < len(part):
             chosen.add(next(point for point in part if point[1] is None))
         kept += sorted(chosen, key=lambda point: point[0])
@@ -90,3 +101,14 @@ def definitions(keys: Iterable[str]) -> dict[str, dict[str, str]]:
             "stage": spec.stage,
         }
     return found
+
+
+def _stretches(points: Sequence[Point], count: int) -> list[Sequence[Point]]:
+    size = len(points)
+    return [points[size * number // count : size * (number + 1) // count] for number in range(count)]
+
+
+def _columns(points: Sequence[Point]) -> list[list[Any]]:
+    steps = [step for step, _ in points]
+    gaps = [after - before for before, after in zip([0, *steps], steps, strict=False)]
+    return [gaps, [rounded(value) for _, value in points]]

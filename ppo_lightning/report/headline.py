@@ -31,12 +31,10 @@ class Headline:
 def state(run: Run) -> tuple[str, bool]:
     """Return how the run ended in words, and whether it ended before its last step."""
     done = run.steps[-1]["step"] if run.steps else 0
-    planned = run.config[STEP_LIMIT] if STEP_LIMIT in run.config else None
-    if planned is None:
-        return f"{done} steps", False
-    if done >= planned:
-        return f"finished, {done} steps", False
-    return f"ended after step {done} of {planned}", True
+    planned = run.config.get(STEP_LIMIT)
+    if run.failure is None and (planned is None or done >= planned):
+        return f"finished, {done} steps" if planned is not None else f"{done} steps", False
+    return f"ended after step {done}" + ("" if planned is None else f" of {planned}"), True
 
 
 def headlines(run: Run) -> list[Headline]:
@@ -73,9 +71,7 @@ def _speed(run: Run) -> list[Headline]:
     wall = sum(_of(row, "timing_s/step") + _of(row, "timing_s/testing") + _of(row, "timing_s/save_checkpoint")
                for row in run.metrics)  # fmt: skip
     device_seconds = sum(
-        _of(row, "perf/total_num_tokens") / row["perf/throughput"]
-        for row in run.steps
-        if "perf/throughput" in row and row["perf/throughput"]
+        _of(row, "perf/total_num_tokens") / row["perf/throughput"] for row in run.steps if row.get("perf/throughput")
     )
     tokens = sum(_of(row, "perf/total_num_tokens") for row in run.steps)
     found = [Headline("time", seconds(wall), "steps, validation and saving")] if wall else []

@@ -108,8 +108,8 @@ def _minibatches(config: Config) -> str | None:
         return None
     parts = -(-count // mini)
     return (
-        f"The update takes {parts} mini-batches of {mini} sequences: a token weighs 1 / the tokens of its own mini-batch, "
-        f"about {parts} times what is said here of the whole step."
+        f"The update takes {parts} mini-batches of {mini} sequences: a token weighs 1 / the tokens of its own "
+        f"mini-batch, about {parts} times what is said here of the whole step."
     )
 
 

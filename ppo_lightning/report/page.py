@@ -102,9 +102,7 @@ def _table(runs: Sequence[Run]) -> list[tuple[str, str | None, list[Headline | N
     """Return the headline numbers of several runs: (label, metric key, one per run)."""
     columns = [{line.label: line for line in headlines(run)} for run in runs]
     labels = {line.label: line.key for column in columns for line in column.values()}
-    return [
-        (label, key, [column[label] if label in column else None for column in columns]) for label, key in labels.items()
-    ]
+    return [(label, key, [column.get(label) for column in columns]) for label, key in labels.items()]
 
 
 def _changed(runs: Sequence[Run]) -> list[tuple[str, list[str], str, bool]]:
@@ -124,7 +122,11 @@ def _changed(runs: Sequence[Run]) -> list[tuple[str, list[str], str, bool]]:
 
 def _render(template: str, scripts: Sequence[str], styles: Sequence[str], **values: Any) -> str:
     environment = Environment(
-        loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     texts = [(ASSETS / name).read_text(encoding="utf-8") for name in scripts]
     values |= {

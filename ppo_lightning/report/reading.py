@@ -55,7 +55,7 @@ class Run:
         """Return the options that differ from their default, as {key: (value, default)}."""
         defaults = {key: _default(item) for key, item in leaves().items()}
         return {
-            key: (value, defaults[key] if key in defaults else None)
+            key: (value, defaults.get(key))
             for key, value in self.config.items()
             if key not in defaults or value != defaults[key]
         }
@@ -94,10 +94,8 @@ def read_run(path: Path, name: str | None = None) -> Run:
 def read_runs(paths: list[Path]) -> list[Run]:
     """Read several run directories; those of one name are told apart by their parents' names."""
     resolved = [path.resolve() for path in paths]
-    names = [path.name for path in resolved]
-    for place, path in enumerate(resolved):
-        if names.count(path.name) > 1:
-            names[place] = f"{path.parent.name}/{path.name}"
+    short = [path.name for path in resolved]
+    names = [path.name if short.count(path.name) == 1 else f"{path.parent.name}/{path.name}" for path in resolved]
     seen: dict[str, int] = {}
     for place, name in enumerate(names):
         seen[name] = seen.get(name, 0) + 1

@@ -89,7 +89,7 @@ def all_counts(run: Run) -> dict[str, list[Any]]:
 
 def devices(run: Run) -> int:
     """Return the devices of a run, 1 where its configuration is missing."""
-    return (run.config[DEVICES] if DEVICES in run.config else 1) * (run.config[NODES] if NODES in run.config else 1)
+    return run.config.get(DEVICES, 1) * run.config.get(NODES, 1)
 
 
 def _from_rows(run: Run, row: Row, counts: Counts) -> Ledger | None:

@@ -17,7 +17,7 @@ from ppo_lightning.verbs.say import say
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_recipe_option(parser)
-    parser.add_argument("--run", metavar="DIR", type=Path, help="a recorded run instead of a recipe")
+    parser.add_argument("--run", dest="run_dir", metavar="DIR", type=Path, help="a recorded run instead of a recipe")
     parser.add_argument("--step", type=int, metavar="N", help="the step of the run (default: its last)")
     parser.add_argument("--lengths", type=_lengths, default=[], metavar="8,4,0,8", help="response lengths, repeated")
     parser.add_argument("--prompt-lengths", type=_lengths, default=[], metavar="3,2", help="prompt lengths, repeated")
@@ -28,12 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the ledger, or write the page."""
-    if options.run is not None and (options.config or options.overrides or options.html):
+    if options.run_dir is not None and (options.config or options.overrides or options.html):
         raise ConfigError("ledger --run takes a recorded step as it is - leave out --config, overrides and --html")
     if options.seconds is not None and options.seconds <= 0:
         raise ConfigError(f"--seconds must be more than 0 - got {options.seconds:g}")
-    if options.run is not None:
-        recorded = read_run(options.run)
+    if options.run_dir is not None:
+        recorded = read_run(options.run_dir)
         step = options.step if options.step is not None else recorded.steps[-1]["step"] if recorded.steps else 0
         recorded_table(recorded_ledger(recorded, step))
         return 0

@@ -24,12 +24,13 @@ FLAGS = (
     "--hide-scrollbars",
 )
 KEYS = {
-    "ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 9, "Escape": 27, "Enter": 13, "Home": 36, "End": 35,
+    "ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 9, "Escape": 27, "Enter": 13,
+    "Home": 36, "End": 35,
 }  # fmt: skip
 
 
 def find_chromium():
-    """Return the browser's path: CHROMIUM from the environment, or the first of the usual names; None: there is none."""
+    """Return the browser's path: CHROMIUM from the environment, or the first of the usual names; or None."""
     return os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -92,9 +93,7 @@ class Chromium:
         """Load a page and wait until its script says that it is ready."""
         self.errors.clear()
         self.requests.clear()
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         self.send("Page.navigate", url=address)
         self.wait("document.documentElement.dataset.ready !== undefined")
 
@@ -125,6 +124,14 @@ class Chromium:
         """Type into what has the focus."""
         self.send("Input.insertText", text=text)
 
+    def put(self, selector, value):
+        """Set an input or select as a person would, events included."""
+        self.evaluate(
+            f"(() => {{ const found = document.querySelector({json.dumps(selector)}); "
+            f"found.value = {json.dumps(value)}; "
+            "for (const kind of ['input', 'change']) found.dispatchEvent(new Event(kind, {bubbles: true})); })()"
+        )
+
     def click(self, selector):
         """Click the middle of an element."""
         self.point(selector)
@@ -132,9 +139,14 @@ class Chromium:
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def show(self, selector, block="start"):
+        """Scroll to an element."""
+        options = json.dumps({"block": block, "behavior": "instant"})
+        self.evaluate(f"document.querySelector({json.dumps(selector)}).scrollIntoView({options})")
+
     def point(self, selector):
         """Move the pointer over the middle of an element."""
-        self.evaluate(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        self.show(selector, "center")
         x, y = self._middle(selector)
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 

@@ -7,12 +7,12 @@ window.Curves = (() => {
   const drawn = new Map();
   let data, hiddenRuns = new Set();
 
-  /* Steps are stored as differences. */
-  function line(run, key) {
+  /* Steps are stored as differences; a long line has its trend after it. */
+  function line(run, key, first = 0) {
     const stored = run.curves[key];
-    if (!stored) return null;
+    if (!stored || stored.length <= first) return null;
     let step = 0;
-    return [stored[0].map((gap) => (step += gap)), stored[1]];
+    return [stored[first].map((gap) => (step += gap)), stored[first + 1]];
   }
 
   /* What one chart draws: a line per key and run. Runs have colours where there are several, else keys have. */
@@ -25,16 +25,16 @@ window.Curves = (() => {
         const points = line(run, key);
         if (!points) return;
         const edge = spread && !key.endsWith("/mean");
-        found.push({ key, run, place, points, edge, hue: several ? place : spread ? 0 : number, dash: several && !spread ? number : 0 });
+        found.push({ key, run, place, points, edge, trend: edge ? null : line(run, key, 2), long: run.curves[key].length > 2, hue: several ? place : spread ? 0 : number, dash: several && !spread ? number : 0 });
       });
     });
     return { found, spread };
   }
 
-  function axes() {
+  function axes(stepName = (step) => (Number.isInteger(step) ? brief(step) : "")) {
     const look = { stroke: colour("--muted"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), size: 4 }, font: "11px system-ui, sans-serif" };
     const size = (u, values) => (values ? Math.max(34, 10 + 6.4 * Math.max(...values.map((text) => String(text).length))) : 34);
-    return [{ ...look, size: 26, space: 60, values: (u, splits) => splits.map((step) => (Number.isInteger(step) ? brief(step) : "")) },
+    return [{ ...look, size: 26, space: 60, values: (u, splits) => splits.map(stepName) },
       { ...look, size, space: 32, values: (u, splits) => splits.map(brief) }];
   }
 
@@ -48,7 +48,9 @@ window.Curves = (() => {
     const { keys, title } = card.spec, { found, spread } = seriesOf(keys);
     const plot = card.querySelector(".plot"), legend = card.querySelector(".legend"), at = card.querySelector(".at");
     plot.replaceChildren();
-    const table = found.length > 1 ? uPlot.join(found.map(({ points }) => points)) : [...found[0].points];
+    const trends = found.filter((one) => one.trend);
+    const lines = [...found.map(({ points }) => points), ...trends.map((one) => one.trend)];
+    const table = lines.length > 1 ? uPlot.join(lines) : [...lines[0]];
     const several = data.runs.length > 1;
     const numbers = found.map(() => el("span", { class: "number" }));
     legend.replaceChildren(...found.map((one, place) => el("li", {},
@@ -67,8 +69,11 @@ window.Curves = (() => {
         y: { range: (u, low, high) => (low === null ? [0, 1] : low === high ? [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1] : uPlot.rangeNum(low, high, 0.08, true)) } },
       axes: axes(),
       series: [{}, ...found.map((one) => ({
-        label: one.key, show: !hiddenRuns.has(one.place), stroke: colour(`--c${one.hue % COLOURS}`) + (one.edge ? "88" : ""),
-        width: one.edge ? 1 : 1.75, dash: DASHES[one.dash % DASHES.length], points: { show: one.points[0].length < 30, size: 5 },
+        label: one.key, show: !hiddenRuns.has(one.place), stroke: colour(`--c${one.hue % COLOURS}`) + (one.edge ? (one.long ? "1c" : "88") : one.long ? "4d" : ""),
+        width: one.edge || one.trend ? 1 : 1.75, dash: DASHES[one.dash % DASHES.length], points: { show: one.points[0].length < 30, size: one.edge ? 3 : 5, fill: colour("--ground") },
+      })), ...trends.map((one) => ({
+        label: `${one.key}, trend`, show: !hiddenRuns.has(one.place), stroke: colour(`--c${one.hue % COLOURS}`), width: 2,
+        dash: DASHES[one.dash % DASHES.length], points: { show: false },
       }))],
       bands: spread && !several ? bandsOf(found) : [],
       hooks: { setCursor: [(u) => {
@@ -164,6 +169,8 @@ window.Curves = (() => {
         : el("section", { "aria-label": section.title }, el("h3", {}, section.title), grid);
     }));
     if (!all.sections.length) byId("curve-sections").append(el("p", { class: "muted" }, "No metrics were logged: the run ended before its first step."));
+    const long = all.runs.some((run) => Object.values(run.curves).some((stored) => stored.length > 2));
+    byId("curve-note").hidden = !long;
     chips();
     byId("curve-filter").addEventListener("input", (event) => filter(event.target.value));
     Page.onPaint(again);

@@ -53,10 +53,10 @@ window.Ledger = (() => {
         const agrees = known && Math.abs(logged[name] - entries[name]) <= 1e-5 * Math.abs(logged[name]) + 1e-12;
         cells.push(el("td", { class: known ? `right ${agrees ? "agree" : "differ"}` : "right muted" }, known ? `${printed(logged[name])} ${agrees ? "✓" : "≠"}` : ""));
       }
-      return el("tr", {}, ...cells, el("td", { class: "muted" }, formula));
+      return el("tr", {}, ...cells, el("td", { class: "muted how" }, formula));
     });
-    return el("table", { class: "numbers" },
-      el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col", class: text === "value" || text === "logged" ? "right" : "" }, text)))),
+    return el("table", { class: `numbers ledger-table ${logged ? "with-logged" : ""}` },
+      el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col", class: { value: "right", logged: "right", how: "how" }[text] || "" }, text)))),
       el("tbody", {}, ...rows));
   }
 

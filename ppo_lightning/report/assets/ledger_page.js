@@ -2,13 +2,13 @@
 "use strict";
 window.LedgerPage = (() => {
   const { el, byId, unpack, printed } = Page;
-  const MOST_ROWS = 40;
+  const MOST_ROWS = 24;
   const MOST_SEQUENCES = 65536;
   const SLIDERS = {
     prompts: ["prompts", 1, 512, 1], n: ["rollouts per prompt (n)", 1, 64, 1],
-    prompt_width: ["prompt width P, tokens", 1, 4096, 1], prompt_shortest: ["shortest prompt", 1, 4096, 1], prompt_longest: ["longest prompt", 1, 4096, 1],
-    response_width: ["response width R, tokens", 1, 8192, 1], response_shortest: ["shortest response", 0, 8192, 1], response_longest: ["longest response", 0, 8192, 1],
-    aborted: ["aborted sequences (no token)", 0, 512, 1], seconds: ["step seconds", 0.1, 600, 0.1], devices: ["devices", 1, 64, 1],
+    prompt_width: ["prompt width P", 1, 4096, 1], prompt_shortest: ["shortest prompt", 1, 4096, 1], prompt_longest: ["longest prompt", 1, 4096, 1],
+    response_width: ["response width R", 1, 8192, 1], response_shortest: ["shortest response", 0, 8192, 1], response_longest: ["longest response", 0, 8192, 1],
+    aborted: ["aborted sequences", 0, 512, 1], seconds: ["step seconds", 0.1, 600, 0.1], devices: ["devices", 1, 64, 1],
   };
   let data, start, values = {}, given = [];
   const inputs = {};
@@ -82,6 +82,9 @@ window.LedgerPage = (() => {
     for (const cell of document.querySelectorAll("#numbers [data-entry]")) {
       cell.classList.toggle("changed", cell.dataset.entry in before && before[cell.dataset.entry] !== cell.textContent);
     }
+    const { entries } = found;
+    byId("strip").replaceChildren(...[["tokens", entries.response_tokens], ["1 / N", entries.token_weight], ["mean length", entries.response_length_mean], ["tokens/s", entries.throughput]]
+      .map(([name, value]) => el("span", {}, name, el("b", {}, Page.brief(value)))));
     picture(found);
   }
 
@@ -97,7 +100,7 @@ window.LedgerPage = (() => {
     values = { ...start };
     byId("sliders").append(...Object.entries(SLIDERS).map(([name, [label, low, high, step]]) => {
       const take = (event) => { values = { ...values, [name]: event.target.value === "" ? low : Number(event.target.value) }; show(event.target); };
-      const top = Math.max(high, start[name]);
+      const top = Math.max(Math.min(high, Math.max(4 * start[name], 16)), start[name]);
       const range = el("input", { type: "range", id: `range-${name}`, min: low, max: top, step, oninput: take });
       const number = el("input", { type: "number", id: `number-${name}`, min: low, step: step === 1 ? 1 : "any", "aria-label": label, oninput: take, onchange: () => show() });
       inputs[name] = [range, number];

@@ -179,7 +179,7 @@ window.Samples = (() => {
     parts.range = el("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Place among the steps", oninput: (event) => goto(Number(event.target.value)) });
     parts.step = el("input", { type: "number", "aria-label": "Step", onchange: (event) => goto(closest(Number(event.target.value))) });
     parts.where = el("span", { class: "muted" });
-    parts.filter = el("input", { id: "sample-filter", type: "search", autocomplete: "off", spellcheck: false, placeholder: "words, score>0, len<20, finish=length", oninput: (event) => {
+    parts.filter = el("input", { id: "sample-filter", type: "search", autocomplete: "off", spellcheck: false, placeholder: "words, score>0, len<20", oninput: (event) => {
       clearTimeout(typing);
       typing = setTimeout(() => { query = event.target.value; picked = 0; load(); }, 120);
     } });
@@ -193,7 +193,8 @@ window.Samples = (() => {
       el("div", { class: "tools" },
         el("label", { class: "run-picker" }, "Run ", el("select", { class: "run-select" })), el("label", {}, "From ", parts.kind),
         el("div", { class: "stepper" }, el("label", {}, "Step ", parts.step), parts.before, parts.range, parts.after, parts.where)),
-      el("div", { class: "tools" }, el("label", {}, "Filter ", parts.filter), el("label", {}, parts.all, " search all steps"), parts.status),
+      el("div", { class: "tools" }, el("label", {}, "Filter ", parts.filter), el("label", {}, parts.all, " search all steps"), parts.status,
+        el("span", { class: "muted hint" }, "Words and conditions hold together: score, len, adv, gap (the widest of a response) with < > =, finish=stop or length.")),
       el("div", { class: "browser" }, parts.list, parts.detail), parts.rule);
     body.addEventListener("keydown", keys);
   }

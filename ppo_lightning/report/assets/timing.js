@@ -27,11 +27,10 @@ window.Timing = (() => {
     const sums = [];
     seconds.forEach((values, place) => sums.push(values.map((value, column) => value + (place ? sums[place - 1][column] : 0))));
     const order = stages.map((_, place) => place).reverse();
-    const step = steps.length > 1 ? steps[1] - steps[0] : 1;
     chart = new uPlot({
       width: Math.max(plot.clientWidth, 120), height: HEIGHT, legend: { show: false }, padding: [8, 12, 0, 0], cursor: { drag: { x: false, y: false }, points: { show: false } },
-      scales: { x: { time: false, range: (u, low, high) => [low - step * 0.6, high + step * 0.6] }, y: { range: (u, low, high) => [0, (high || 1) * 1.05] } },
-      axes: Curves.axes(),
+      scales: { x: { time: false, range: () => [-0.6, steps.length - 0.4] }, y: { range: (u, low, high) => [0, (high || 1) * 1.05] } },
+      axes: Curves.axes((place) => (Number.isInteger(place) && place >= 0 && place < steps.length ? brief(steps[place]) : "")),
       series: [{}, ...order.map((place) => ({
         label: stages[place], fill: colour(`--c${place % COLOURS}`), stroke: colour("--ground"), width: steps.length > 80 ? 0 : 1,
         paths: uPlot.paths.bars({ size: [0.9, 60], align: 0 }), points: { show: false },
@@ -42,7 +41,7 @@ window.Timing = (() => {
         at.textContent = none ? "" : `step ${printed(steps[column])}`;
         now.forEach((cell, place) => { cell.textContent = none ? "" : `${brief(seconds[place][column])} s`; });
       }] },
-    }, [steps, ...order.map((place) => sums[place])], plot);
+    }, [steps.map((_, place) => place), ...order.map((place) => sums[place])], plot);
   }
 
   Page.onPaint(() => { if (shown) draw(shown); });
