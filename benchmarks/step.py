@@ -3,7 +3,7 @@
     python -m benchmarks.step --model MODEL_FOLDER --data TRAIN_JSONL --peer PYTHON_WITH_TRL [--response 64]
 
 The same model in float32, the same chat prompts in the same order, 8 prompts x 8 rollouts, GRPO without a reference,
-one optimizer step per rollout, responses of one length (the end token is ignored; --real-lengths lets it end them). Each
+one optimizer step per rollout, responses of one length (the end token is ignored; --real-lengths: it ends them). Each
 trainer runs in a process of its own with the same number of threads; while one takes a step the other waits, without
 spinning. The first step of each is not counted. --engine vllm takes vLLM in ours.
 """
