@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ppo_lightning.report.dumps import Row, dump_rows
 from ppo_lightning.report.embed import as_json, packed
-from ppo_lightning.report.reading import Row, Run, json_lines
+from ppo_lightning.report.reading import Run
 
 BYTES = 24_000_000
 """Text of all samples of a page before compression; about a fifth of it after."""
@@ -78,7 +79,7 @@ def evenly(items: list[Any], count: int) -> list[Any]:
 def first_groups(file: Path, limit: int = ROWS) -> tuple[list[Row], bool]:
     """Return the first rows of a dump, groups kept whole where one fits, and whether there are more."""
     rows: list[Row] = []
-    for row in json_lines(file):
+    for row in dump_rows(file):
         if len(rows) == limit:
             whole = [kept for kept in rows if _uid(kept) != _uid(row)]
             return whole or rows, True
@@ -115,11 +116,9 @@ def _close(waiting: list[str], found: Samples) -> None:
 
 
 def _rule(shown: int, there: int, cut: bool) -> str:
-    parts = [
-        f"Responses of all {there} dumps are here"
-        if shown == there
-        else f"Responses of {shown} of {there} dumps are here, at even distances, the first and the last among them"
-    ]
-    if cut:
-        parts.append(f"of each its first whole groups, up to {ROWS} responses")
-    return "; ".join(parts) + ". The rest is in the run directory, in rollouts/."
+    if shown == there and not cut:
+        return f"All responses of all {there} dumps are here."
+    which = f"all {there}" if shown == there else f"{shown} of {there}"
+    how = "" if shown == there else ", at even distances, the first among them"
+    rows = f"; of each its first whole groups, up to {ROWS} responses" if cut else ""
+    return f"Responses of {which} dumps are here{how}{rows}. The rest is in the run directory, in rollouts/."

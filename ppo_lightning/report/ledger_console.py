@@ -58,7 +58,7 @@ def recipe_ledger(
         + ("" if seconds is None else f", {printed(seconds)} s per step"),
         soft_wrap=True,
     )
-    console.print(_table(found))
+    _print_table(console, found)
     for note in (_minibatches(config), _no_time(seconds)):
         if note:
             console.print(note, soft_wrap=True)
@@ -68,7 +68,7 @@ def recorded_table(recorded: Recorded, console: Console | None = None) -> None:
     """Print the ledger of a recorded step beside what the run logged."""
     console = console or pipe_console()
     console.print(f"step {recorded.step}, from {recorded.source}", soft_wrap=True)
-    console.print(_table({"value": recorded.entries}, recorded.logged))
+    _print_table(console, {"value": recorded.entries}, recorded.logged)
     if recorded.entries.trained_tokens is None:
         console.print("Masks may leave tokens out of the loss, and the dump does not tell how many.", soft_wrap=True)
 
@@ -79,19 +79,33 @@ def pipe_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
-def _table(columns: dict[str, Ledger], logged: dict[str, float] | None = None) -> Table:
+def _print_table(console: Console, columns: dict[str, Ledger], logged: dict[str, float] | None = None) -> None:
+    """Print the entries; how each is made only where it fits beside them on one line."""
+    for explained in (True, False):
+        table = _table(columns, logged, explained)
+        if not explained or _width(console, table) <= console.width:
+            console.print(table)
+            return
+
+
+def _width(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update(width=1000)).maximum
+
+
+def _table(columns: dict[str, Ledger], logged: dict[str, float] | None, explained: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("entry", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     if logged is not None:
         table.add_column("logged", justify="right", no_wrap=True)
-    table.add_column("how", style="dim", overflow="fold")
+    if explained:
+        table.add_column("how", style="dim", no_wrap=True)
     for name, entry in ENTRIES.items():
         cells = [printed(getattr(one, name)) for one in columns.values()]
         if logged is not None:
             cells.append(printed(logged[name]) if name in logged else "")
-        table.add_row(entry.label, *cells, entry.formula)
+        table.add_row(entry.label, *cells, *([entry.formula] if explained else []))
     return table
 
 

@@ -26,6 +26,7 @@ from ppo_lightning.report.timing import timing
 
 ASSETS = Path(__file__).parent / "assets"
 FILE = "report.html"
+UPLOT_VERSION = "1.6.32"
 UPLOT = ("uplot/uPlot.iife.min.js",)
 REPORT_SCRIPTS = ("core.js", "ledger.js", "curves.js", "timing.js", "tokens.js", "samples.js", "report.js")
 LEDGER_SCRIPTS = ("core.js", "ledger.js", "ledger_page.js")
@@ -78,6 +79,8 @@ def report_html(runs: Sequence[Run]) -> str:
         headlines={run.name: headlines(run) for run in runs},
         table=_table(runs),
         changed=_changed(runs),
+        uplot=UPLOT_VERSION,
+        uplot_licence=(ASSETS / "uplot/LICENSE").read_text(encoding="utf-8"),
     )
 
 

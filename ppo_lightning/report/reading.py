@@ -1,7 +1,5 @@
 """Read a run directory for a report: whatever is there, also of a run that died. Imports no torch."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +11,10 @@ from omegaconf.errors import OmegaConfBaseException
 from ppo_lightning.config.schema import leaves
 from ppo_lightning.errors import DataError
 from ppo_lightning.report.at_end import FAILURE
+from ppo_lightning.report.dumps import Row, dumps, json_lines
 from ppo_lightning.run_dir import CONFIG, METRICS, read_metrics
 
 RECIPE, WARNINGS = "recipe.yaml", "warnings.jsonl"
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,7 @@ class Run:
 
     def dumps(self, kind: str) -> dict[int, Path]:
         """Return the rollout files of `step` or `validation` by step."""
-        found = {}
-        for file in sorted((self.path / "rollouts").glob(f"{kind}_*.jsonl")):
-            number = file.stem.rpartition("_")[2]
-            if number.isdigit():
-                found[int(number)] = file
-        return found
+        return dumps(self.path / "rollouts", kind)
 
 
 def read_run(path: Path, name: str | None = None) -> Run:
@@ -101,20 +94,6 @@ def read_runs(paths: list[Path]) -> list[Run]:
         seen[name] = seen.get(name, 0) + 1
         names[place] = name if seen[name] == 1 else f"{name} ({seen[name]})"
     return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
-
-
-def json_lines(file: Path) -> Iterator[Row]:
-    """Yield the objects of a JSONL file; lines that are torn are left out, and a missing file has none."""
-    if not file.is_file():
-        return
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                yield row
 
 
 def _text(file: Path) -> str | None:

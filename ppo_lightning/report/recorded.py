@@ -5,8 +5,9 @@ from typing import Any
 
 from ppo_lightning.errors import DataError
 from ppo_lightning.metrics.ledger import LOGGED_AS, Counts, Ledger, ledger, ledger_of
+from ppo_lightning.report.dumps import Row, dump_rows
 from ppo_lightning.report.numbers import rounded
-from ppo_lightning.report.reading import Row, Run, json_lines
+from ppo_lightning.report.reading import Run
 
 WIDTH, DEVICES, NODES = "rollout.response_tokens", "trainer.devices", "trainer.nodes"
 MASKING = {"rollout_correction.rollout_rs": "off", "algorithm.mask_truncated": False}
@@ -95,7 +96,7 @@ def devices(run: Run) -> int:
 def _from_rows(run: Run, row: Row, counts: Counts) -> Ledger | None:
     """Return the ledger of the dumped rows; None where they are not all there (of one rank only, or no lengths)."""
     file = run.dumps("step").get(row["step"])
-    rows = [one for one in json_lines(file) if one["score"] is not None] if file else []
+    rows = [one for one in dump_rows(file) if one["score"] is not None] if file else []
     if not rows or any("prompt_length" not in one for one in rows) or WIDTH not in run.config:
         return None
     prompts, responses = [one["prompt_length"] for one in rows], [one["response_length"] for one in rows]

@@ -3,8 +3,9 @@
 from typing import Any
 
 from ppo_lightning.metrics.registry import METRICS
+from ppo_lightning.report.dumps import Row
 from ppo_lightning.report.numbers import rounded
-from ppo_lightning.report.reading import Row, Run
+from ppo_lightning.report.reading import Run
 from ppo_lightning.stages import STAGES
 
 COLUMNS = 240

@@ -5,10 +5,11 @@ import re
 import lightning as L
 import pytest
 
+from ppo_lightning.report.dumps import json_lines
 from ppo_lightning.report.embed import unpacked
 from ppo_lightning.report.numbers import printed
 from ppo_lightning.report.page import write_report
-from ppo_lightning.report.reading import json_lines, read_run
+from ppo_lightning.report.reading import read_run
 from ppo_lightning.report.recorded import recorded_ledger
 
 

@@ -22,6 +22,7 @@ window.Curves = (() => {
     const spread = keys.length > 1 && stems.size === 1;
     data.runs.forEach((run, place) => {
       keys.forEach((key, number) => {
+        if (several && spread && !key.endsWith("/mean")) return; /* the edges of several runs would hide the means */
         const points = line(run, key);
         if (!points) return;
         const edge = spread && !key.endsWith("/mean");

@@ -57,6 +57,8 @@
     const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
     const watch = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) {
+        const here = links.get(entry.target.id);
+        here.parentElement.scrollTo({ left: here.offsetLeft - here.parentElement.offsetLeft - 24 });
         links.forEach((link, id) => (id === entry.target.id ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
       }
     }, { rootMargin: "-30% 0px -65% 0px" });

@@ -4,8 +4,9 @@ import pytest
 
 from ppo_lightning.cli import main
 from ppo_lightning.errors import DataError
+from ppo_lightning.report.dumps import json_lines
 from ppo_lightning.report.numbers import printed
-from ppo_lightning.report.reading import json_lines, read_run
+from ppo_lightning.report.reading import read_run
 from ppo_lightning.report.recorded import all_counts, counts_of, recorded_ledger
 
 SIZES = [

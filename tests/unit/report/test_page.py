@@ -10,10 +10,11 @@ from ppo_lightning.cli import main
 from ppo_lightning.errors import DataError
 from ppo_lightning.report import browser
 from ppo_lightning.report.browser import evenly, first_groups, samples
+from ppo_lightning.report.dumps import json_lines
 from ppo_lightning.report.embed import as_json, packed, unpacked
 from ppo_lightning.report.headline import headlines, state
-from ppo_lightning.report.page import report_html, write_report
-from ppo_lightning.report.reading import json_lines, read_run, read_runs
+from ppo_lightning.report.page import ASSETS, UPLOT, UPLOT_VERSION, report_html, write_report
+from ppo_lightning.report.reading import read_run, read_runs
 from ppo_lightning.report.timing import timing
 
 DATA = re.compile(r'<script type="application/gzip" id="([\w-]+)">([^<]*)</script>')
@@ -137,7 +138,7 @@ def test_samples_keep_to_their_budget_and_say_so(made):
     folder = made(steps=60, prompts=2, samples=2)
     run = read_run(folder)
     everything, some = samples(run), samples(run, budget=20_000)
-    assert "all 60 dumps" in everything.rule
+    assert everything.rule == "All responses of all 60 dumps are here."
     steps = [entry[1] for entry in some.index]
     assert 2 <= len(steps) < 60
     assert steps[0] == 1
@@ -191,3 +192,9 @@ def test_a_page_is_whole_or_absent(made, tmp_path):
     with pytest.raises(DataError, match="can be written"):
         write_report([made()], target)
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_the_chart_library_is_named_with_its_licence(made):
+    text = report_html([read_run(made())])
+    assert f"(v{UPLOT_VERSION})" in (ASSETS / UPLOT[0]).read_text()[:100]
+    assert "Permission is hereby granted, free of charge" in text
