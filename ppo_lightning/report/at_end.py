@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-FAILURE = "failure.txt"
+from ppo_lightning.report.reading import FAILURE
 
 
 def leave_report(path: Path, say: Callable[[str], None]) -> None:

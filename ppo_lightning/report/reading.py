@@ -10,11 +10,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ppo_lightning.config.schema import leaves
 from ppo_lightning.errors import DataError
-from ppo_lightning.report.at_end import FAILURE
 from ppo_lightning.report.dumps import Row, dumps, json_lines
 from ppo_lightning.run_dir import CONFIG, METRICS, read_metrics
 
-RECIPE, WARNINGS = "recipe.yaml", "warnings.jsonl"
+RECIPE, WARNINGS, FAILURE = "recipe.yaml", "warnings.jsonl", "failure.txt"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 import pytest
 
-from ppo_lightning.report.at_end import FAILURE, leave_report
-from ppo_lightning.report.reading import read_run
+from ppo_lightning.report.at_end import leave_report
+from ppo_lightning.report.reading import FAILURE, read_run
 
 
 def test_a_run_that_ends_well(made):
