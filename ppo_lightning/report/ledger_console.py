@@ -67,7 +67,8 @@ def recipe_ledger(
 def recorded_table(recorded: Recorded, console: Console | None = None) -> None:
     """Print the ledger of a recorded step beside what the run logged."""
     console = console or pipe_console()
-    console.print(f"step {recorded.step}, from {recorded.source}", soft_wrap=True)
+    source = "the step's metrics" if recorded.lengths is None else "the rows of the step's dump"
+    console.print(f"step {recorded.step}, from {source}", soft_wrap=True)
     _print_table(console, {"value": recorded.entries}, recorded.logged)
     if recorded.entries.trained_tokens is None:
         console.print("Masks may leave tokens out of the loss, and the dump does not tell how many.", soft_wrap=True)

@@ -84,10 +84,20 @@ def report_html(runs: Sequence[Run]) -> str:
     )
 
 
-def ledger_html(settings: dict[str, float]) -> str:
-    """Return the interactive token ledger, opened at the given settings (see ledger_page.js)."""
-    data = packed(as_json({"settings": settings, "ledger": ledger_words.for_page()}))
-    return _render("ledger.html.j2", LEDGER_SCRIPTS, ("report.css", "ledger.css"), core=data)
+def ledger_html(
+    settings: dict[str, float], responses: Sequence[int] = (), prompts: Sequence[int] = (), title: str = "Token ledger"
+) -> str:
+    """Return the interactive token ledger.
+
+    Args:
+        settings: what it opens with (see `ledger_settings`).
+        responses: response lengths to open with, instead of the settings' even spread.
+        prompts: prompt lengths likewise.
+        title: of the page.
+    """
+    given = {"responses": list(responses), "prompts": list(prompts)}
+    data = packed(as_json({"settings": settings, "given": given, "ledger": ledger_words.for_page()}))
+    return _render("ledger.html.j2", LEDGER_SCRIPTS, ("report.css", "ledger.css"), core=data, title=title)
 
 
 def _embedded(run: Run, part: Samples) -> dict[str, Any]:

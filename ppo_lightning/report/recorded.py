@@ -17,20 +17,31 @@ EXACT = 9
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """Tokens of each row's prompt and response, and of all responses those that the loss sees."""
+
+    prompts: list[int]
+    responses: list[int]
+    trained: int
+
+
+@dataclass(frozen=True)
 class Recorded:
     """The ledger of one step.
 
     Attributes:
         step: its number.
         entries: the ledger.
-        source: what it was made from.
         logged: what the run logged for entries that are metrics, by the entry's name.
+        seconds: wall seconds of the step, if they were logged.
+        lengths: of the rows of the step's dump; None: the ledger is made from the step's metrics.
     """
 
     step: int
     entries: Ledger
-    source: str
     logged: dict[str, float]
+    seconds: float | None
+    lengths: Lengths | None
 
 
 def recorded_ledger(run: Run, step: int) -> Recorded:
@@ -47,10 +58,11 @@ def recorded_ledger(run: Run, step: int) -> Recorded:
     if counts is None:
         raise DataError(f"step {step} of {run.path} logged no lengths: metrics.jsonl lacks response_length/mean")
     logged = {entry: row[key] for entry, key in LOGGED_AS.items() if key in row}
-    found = _from_rows(run, row, counts)
-    if found is not None:
-        return Recorded(step, found, "the rows of the step's dump", logged)
-    return Recorded(step, ledger_of(counts, _seconds(row), devices(run)), "the step's metrics", logged)
+    seconds, rows = _seconds(row), _lengths(run, step, counts)
+    if rows is None:
+        return Recorded(step, ledger_of(counts, seconds, devices(run)), logged, seconds, None)
+    entries = ledger(rows.prompts, rows.responses, run.config[WIDTH], seconds, devices(run), rows.trained)
+    return Recorded(step, entries, logged, seconds, rows)
 
 
 def counts_of(run: Run, row: Row) -> Counts | None:
@@ -93,17 +105,16 @@ def devices(run: Run) -> int:
     return run.config.get(DEVICES, 1) * run.config.get(NODES, 1)
 
 
-def _from_rows(run: Run, row: Row, counts: Counts) -> Ledger | None:
-    """Return the ledger of the dumped rows; None where they are not all there (of one rank only, or no lengths)."""
-    file = run.dumps("step").get(row["step"])
+def _lengths(run: Run, step: int, counts: Counts) -> Lengths | None:
+    """Return the lengths of the dumped rows; None where they are not all there (of one rank only, or none)."""
+    file = run.dumps("step").get(step)
     rows = [one for one in dump_rows(file) if one["score"] is not None] if file else []
     if not rows or any("prompt_length" not in one for one in rows) or WIDTH not in run.config:
         return None
     prompts, responses = [one["prompt_length"] for one in rows], [one["response_length"] for one in rows]
     if (sum(prompts), sum(responses)) != (counts.prompt_tokens, counts.response_tokens):
         return None
-    trained = sum(one["trained_tokens"] for one in rows)
-    return ledger(prompts, responses, run.config[WIDTH], _seconds(row), devices(run), trained)
+    return Lengths(prompts, responses, sum(one["trained_tokens"] for one in rows))
 
 
 def _seconds(row: Row) -> float | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from ppo_lightning.config.schema import Config
 from ppo_lightning.errors import ConfigError
 from ppo_lightning.report.ledger_console import recipe_ledger, recorded_table
-from ppo_lightning.report.ledger_settings import settings_of
+from ppo_lightning.report.ledger_settings import settings_of, settings_of_step
 from ppo_lightning.report.page import ledger_html, write
 from ppo_lightning.report.reading import read_run
 from ppo_lightning.report.recorded import recorded_ledger
@@ -28,21 +28,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the ledger, or write the page."""
-    if options.run_dir is not None and (options.config or options.overrides or options.html):
-        raise ConfigError("ledger --run takes a recorded step as it is - leave out --config, overrides and --html")
+    if options.run_dir is not None and (options.config or options.overrides or options.lengths or options.seconds):
+        raise ConfigError("ledger --run takes a recorded step as it is - leave out --config, overrides and lengths")
     if options.seconds is not None and options.seconds <= 0:
         raise ConfigError(f"--seconds must be more than 0 - got {options.seconds:g}")
     if options.run_dir is not None:
-        recorded = read_run(options.run_dir)
-        step = options.step if options.step is not None else recorded.steps[-1]["step"] if recorded.steps else 0
+        _of_run(options)
+    else:
+        _of_recipe(options)
+    return 0
+
+
+def _of_run(options: argparse.Namespace) -> None:
+    recorded = read_run(options.run_dir)
+    step = options.step if options.step is not None else recorded.steps[-1]["step"] if recorded.steps else 0
+    if options.html:
+        title = f"Token ledger of {recorded.name}, step {step}"
+        _write(options, ledger_html(*settings_of_step(recorded, step), title))
+    else:
         recorded_table(recorded_ledger(recorded, step))
-        return 0
+
+
+def _of_recipe(options: argparse.Namespace) -> None:
     config: Config = load_recipe(options).config
     if options.html:
-        say(f"wrote {write(options.out or Path('ledger.html'), ledger_html(settings_of(config, options.seconds)))}")
-        return 0
-    recipe_ledger(config, options.lengths, options.prompt_lengths, options.seconds)
-    return 0
+        _write(options, ledger_html(settings_of(config, options.seconds), options.lengths, options.prompt_lengths))
+    else:
+        recipe_ledger(config, options.lengths, options.prompt_lengths, options.seconds)
+
+
+def _write(options: argparse.Namespace, text: str) -> None:
+    say(f"wrote {write(options.out or Path('ledger.html'), text)}")
 
 
 def _lengths(text: str) -> list[int]:

@@ -2,9 +2,14 @@
 
 import random
 
-from ppo_lightning.report.ledger_settings import ledger_at
+from made_run import make_run
+
+from ppo_lightning.report.ledger_settings import ledger_at, settings_of_step
 from ppo_lightning.report.ledger_words import ENTRIES
 from ppo_lightning.report.numbers import printed
+from ppo_lightning.report.page import ledger_html
+from ppo_lightning.report.reading import read_run
+from ppo_lightning.report.recorded import recorded_ledger
 
 
 def draws(number):
@@ -75,7 +80,7 @@ def test_sliders_move_the_numbers_shown(browser, pages):
 
     assert shown()["sequences"] == "4"
     assert shown()["throughput"] == printed((10 + 23) / 10)  # prompts 3, 3, 2, 2; responses 8, 6, 5, 4 and 5 s x 2
-    browser.put("#given", "8, 4, 0, 8")
+    browser.put("#given-responses", "8, 4, 0, 8")
     now = shown()
     assert (now["response_tokens"], now["total_tokens"], now["masked_positions"]) == ("20", "30", "1")
     assert (now["token_weight"], now["response_length_mean"], now["non_aborted_mean"]) == ("0.05", "5", "6.66667")
@@ -102,3 +107,26 @@ def test_what_cannot_be_is_brought_within_bounds(browser, pages, js):
     assert (used["response_shortest"], used["response_longest"]) == (0, 0)
     assert used["aborted"] <= used["prompts"] * used["n"]
     assert (used["seconds"], used["devices"]) == (0.1, 1)
+
+
+def test_a_recorded_step_opens_with_its_own_numbers(browser, pages, tmp_path):
+    folder = make_run(tmp_path / "run", 3, prompts=3, samples=4, width=16)
+    run = read_run(folder)
+    file = tmp_path / "step.html"
+    file.write_text(ledger_html(*settings_of_step(run, 2)))
+    browser.open(file.as_uri())
+    recorded = recorded_ledger(run, 2)
+    cells = "[...document.querySelectorAll('[data-entry]')]"
+    shown = browser.evaluate(f"Object.fromEntries({cells}.map(c => [c.dataset.entry, c.textContent]))")
+    assert shown == {name: printed(getattr(recorded.entries, name)) for name in ENTRIES}
+    assert browser.evaluate("document.getElementById('number-n').value") == "4"
+    browser.put("#given-responses", "")
+    assert (
+        browser.evaluate("document.querySelector('[data-entry=response_tokens]').textContent")
+        != shown["response_tokens"]
+    )
+    browser.evaluate("document.getElementById('reset').click()")
+    assert (
+        browser.evaluate("document.querySelector('[data-entry=response_tokens]').textContent")
+        == shown["response_tokens"]
+    )

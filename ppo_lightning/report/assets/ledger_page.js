@@ -10,14 +10,18 @@ window.LedgerPage = (() => {
     response_width: ["response width R", 1, 8192, 1], response_shortest: ["shortest response", 0, 8192, 1], response_longest: ["longest response", 0, 8192, 1],
     aborted: ["aborted sequences", 0, 512, 1], seconds: ["step seconds", 0.1, 600, 0.1], devices: ["devices", 1, 64, 1],
   };
-  let data, start, values = {}, given = [];
+  const GIVEN = { responses: ["response_shortest", "response_longest", "aborted"], prompts: ["prompt_shortest", "prompt_longest"] };
+  let data, start, values = {}, given = { responses: [], prompts: [] };
   const inputs = {};
 
   /* Lengths of every sequence: prompts spread evenly, responses too, the last ones aborted. */
   function lengths(settings, own) {
     const count = settings.prompts * settings.n;
-    const prompts = Ledger.spreadLengths(settings.prompts, settings.prompt_shortest, settings.prompt_longest).flatMap((length) => Array(settings.n).fill(length));
-    if (own.length) return [prompts, Array.from({ length: count }, (_, place) => Math.min(own[place % own.length], settings.response_width))];
+    const taken = (own, size, width) => Array.from({ length: size }, (_, place) => Math.min(own[place % own.length], width));
+    const each = own.prompts.length ? taken(own.prompts, settings.prompts, settings.prompt_width)
+      : Ledger.spreadLengths(settings.prompts, settings.prompt_shortest, settings.prompt_longest);
+    const prompts = each.flatMap((length) => Array(settings.n).fill(length));
+    if (own.responses.length) return [prompts, taken(own.responses, count, settings.response_width)];
     const aborted = Math.min(settings.aborted, count);
     const spread = count > aborted ? Ledger.spreadLengths(count - aborted, settings.response_shortest, settings.response_longest) : [];
     return [prompts, [...spread, ...Array(aborted).fill(0)]];
@@ -43,7 +47,7 @@ window.LedgerPage = (() => {
   }
 
   /* Counts and entries of settings, as the page shows them. */
-  function compute(settings, own = []) {
+  function compute(settings, own = { responses: [], prompts: [] }) {
     const used = legal(settings), [prompts, responses] = lengths(used, own);
     const counts = Ledger.countsOf(prompts, responses, used.response_width);
     return { settings: used, prompts, responses, entries: Ledger.ledgerOf(data.ledger.ratios, counts, used.seconds, used.devices) };
@@ -88,10 +92,19 @@ window.LedgerPage = (() => {
     picture(found);
   }
 
-  function readGiven(text) {
-    given = text.split(/[\s,;]+/).filter(Boolean).map(Number).filter((length) => Number.isInteger(length) && length >= 0);
-    for (const name of ["response_shortest", "response_longest", "aborted"]) inputs[name].forEach((input) => { input.disabled = given.length > 0; });
+  function readGiven() {
+    for (const [part, names] of Object.entries(GIVEN)) {
+      const numbers = byId(`given-${part}`).value.split(/[\s,;]+/).filter(Boolean).map(Number);
+      given[part] = numbers.filter((length) => Number.isInteger(length) && length >= 0);
+      for (const name of names) inputs[name].forEach((input) => { input.disabled = given[part].length > 0; });
+    }
     show();
+  }
+
+  function again() {
+    values = { ...start };
+    for (const part of Object.keys(GIVEN)) byId(`given-${part}`).value = data.given[part].join(", ");
+    readGiven();
   }
 
   async function build() {
@@ -106,10 +119,10 @@ window.LedgerPage = (() => {
       inputs[name] = [range, number];
       return el("div", { class: "slider" }, el("label", { for: range.id }, label), range, number);
     }));
-    byId("given").addEventListener("input", (event) => readGiven(event.target.value));
-    byId("reset").addEventListener("click", () => { values = { ...start }; byId("given").value = ""; readGiven(""); });
+    for (const part of Object.keys(GIVEN)) byId(`given-${part}`).addEventListener("input", readGiven);
+    byId("reset").addEventListener("click", again);
     byId("settings").addEventListener("submit", (event) => event.preventDefault());
-    show();
+    again();
     document.documentElement.dataset.ready = "1";
   }
 

@@ -128,6 +128,12 @@ window.Samples = (() => {
     if (!everywhere) load();
   }
 
+  /* Going to a step ends a search of all. */
+  function turn(place) {
+    everywhere = parts.all.checked = false;
+    goto(place);
+  }
+
   /* The entry whose step is nearest. */
   function closest(step) {
     let best = 0;
@@ -145,7 +151,7 @@ window.Samples = (() => {
       pick(Math.min(Math.max(picked + (event.key === "ArrowDown" ? 1 : -1), 0), rows.length - 1));
     } else if (!typing && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
       event.preventDefault();
-      goto(at + (event.key === "ArrowRight" ? 1 : -1));
+      turn(at + (event.key === "ArrowRight" ? 1 : -1));
     } else if (!typing && (event.key === "Home" || event.key === "End")) {
       event.preventDefault();
       pick(event.key === "Home" ? 0 : rows.length - 1);
@@ -174,10 +180,10 @@ window.Samples = (() => {
   function build() {
     let typing;
     parts.kind = el("select", { onchange: (event) => { kind = event.target.value; narrow(index.length ? index[at][1] : Infinity); } });
-    parts.before = el("button", { type: "button", "aria-label": "Step before", onclick: () => goto(at - 1) }, "←");
-    parts.after = el("button", { type: "button", "aria-label": "Step after", onclick: () => goto(at + 1) }, "→");
-    parts.range = el("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Place among the steps", oninput: (event) => goto(Number(event.target.value)) });
-    parts.step = el("input", { type: "number", "aria-label": "Step", onchange: (event) => goto(closest(Number(event.target.value))) });
+    parts.before = el("button", { type: "button", "aria-label": "Step before", onclick: () => turn(at - 1) }, "←");
+    parts.after = el("button", { type: "button", "aria-label": "Step after", onclick: () => turn(at + 1) }, "→");
+    parts.range = el("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Place among the steps", oninput: (event) => turn(Number(event.target.value)) });
+    parts.step = el("input", { type: "number", "aria-label": "Step", onchange: (event) => turn(closest(Number(event.target.value))) });
     parts.where = el("span", { class: "muted" });
     parts.filter = el("input", { id: "sample-filter", type: "search", autocomplete: "off", spellcheck: false, placeholder: "words, score>0, len<20", oninput: (event) => {
       clearTimeout(typing);
