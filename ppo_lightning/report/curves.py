@@ -15,6 +15,9 @@ POINTS = 1200
 TREND = 100
 """Points of a thinned curve's trend."""
 
+FIRST = ("reward", "validation")
+"""Sections that a reader of a finished run looks at before all others."""
+
 REST = "everything else"
 Point = tuple[int, float | None]
 
@@ -68,7 +71,7 @@ def sections(keys: Iterable[str]) -> list[dict[str, Any]]:
     """Return the sections of the page: a title and charts, each with a title and its keys among those logged."""
     logged = list(keys)
     found, shown = [], set()
-    for title, panels in PANELS.items():
+    for title, panels in sorted(PANELS.items(), key=lambda item: item[0] not in FIRST):
         charts = []
         for panel in panels:
             among = panel.among(logged)

@@ -86,7 +86,7 @@ def _worst(run: Run, key: str, label: str) -> list[Headline]:
     if not points:
         return []
     value, step = max(points)
-    return [Headline(label, short(value), f"at step {step}", key)]
+    return [Headline(label, short(value), f"at step {step}", key)] if value else []
 
 
 def _of(row: dict[str, Any], key: str) -> float:
