@@ -115,7 +115,8 @@ def token_values(tensors: dict[str, Tensor], row: int, length: int, pieces: Piec
     }
     if "old_log_probs" in known:
         found["log_prob"] = _rounded(known["old_log_probs"], 3)
-        found["gap"] = _rounded(known["old_log_probs"] - known["rollout_log_probs"], 5)
+        gaps = (known["old_log_probs"] - known["rollout_log_probs"]).tolist()
+        found["gap"] = [float(f"{gap:.2g}") if math.isfinite(gap) else None for gap in gaps]  # 1e-7 to 1: no fixed digits
     if "advantages" in known and length:
         values = _rounded(known["advantages"], 3)
         found["advantage"] = values[0] if values.count(values[0]) == length else values

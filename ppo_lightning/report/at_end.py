@@ -27,8 +27,8 @@ def leave_report(path: Path, say: Callable[[str], None]) -> None:
 
 
 def _remember(file: Path, failure: BaseException | None) -> None:
-    """Keep what ended the run in words; a run that goes on and ends well has none."""
-    if failure is None:
-        file.unlink(missing_ok=True)
-    else:
+    """Keep what ended the run in words; a run that ends well, by a signal or by hand has no failure."""
+    if isinstance(failure, Exception):
         file.write_text(f"{type(failure).__name__}: {failure}\n", encoding="utf-8", errors="replace")
+    else:
+        file.unlink(missing_ok=True)

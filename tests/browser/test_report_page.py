@@ -71,14 +71,14 @@ def test_a_metric_explains_itself(browser, pages):
     browser.open(pages["short"])
     browser.show("#curves")
     browser.wait("document.querySelector('#curves button.key')")
-    browser.point("#curves button.key[data-key='actor/entropy']")
+    browser.point("#curves button.key[data-key='critic/score/mean']")
     browser.wait("!document.getElementById('tip').hidden")
     text = browser.evaluate("document.getElementById('tip').textContent")
-    assert "actor/entropy" in text
+    assert "critic/score/mean" in text
     for word in ("numerator", "denominator", "reduction", "unit", "stage"):
         assert word in text
-    browser.evaluate("document.querySelector('#curves button.key[data-key=\"actor/lr\"]').focus()")
-    assert "actor/lr" in browser.evaluate("document.getElementById('tip').textContent")
+    browser.evaluate("document.querySelector('#curves button.key[data-key=\"critic/score/max\"]').focus()")
+    assert "critic/score/max" in browser.evaluate("document.getElementById('tip').textContent")
     browser.press("Escape")
     assert browser.evaluate("document.getElementById('tip').hidden")
 
@@ -117,7 +117,7 @@ def test_samples_by_keyboard_and_filter(browser, pages):
     browser.wait("Samples.state().listed === 12")
     browser.evaluate("document.querySelector('#samples input[type=checkbox]').click()")
     browser.type("finish=abort")
-    browser.wait("/ of 144 match/.test(document.querySelector('#samples [role=status]').textContent)")
+    browser.wait("/^[0-9]{1,2} of 144 match/.test(document.querySelector('#samples [role=status]').textContent)")
     assert state(browser)["listed"] > 0
     assert browser.evaluate(
         "[...document.querySelectorAll('#samples .option .length')].every(s => s.textContent === '0 tok')"

@@ -67,6 +67,17 @@ def test_token_values_by_hand():
     }
 
 
+def test_a_small_gap_is_not_rounded_away():
+    tensors = {
+        "responses": torch.tensor([[1]]),
+        "response_mask": torch.tensor([[1]]),
+        "old_log_probs": torch.tensor([[-0.5]]),
+        "rollout_log_probs": torch.tensor([[-0.5 - 2**-22]]),
+    }
+    assert token_values(tensors, 0, 1, Pieces(Tokenizer()))["gap"] == [2.4e-07]
+    assert round(2**-22, 5) == 0.0
+
+
 def test_what_is_equal_or_absent_takes_no_room():
     tensors = {
         "responses": torch.tensor([[1, 2]]),

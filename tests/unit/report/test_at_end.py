@@ -35,3 +35,19 @@ def test_a_failing_report_is_said_and_hides_nothing(made):
     assert f"python -m ppo_lightning report {folder}" in said[0]
     leave_report(folder / "nowhere", said.append)
     assert "not written" in said[1]
+
+
+@pytest.mark.parametrize("ended_by", [SystemExit(0), KeyboardInterrupt()])
+def test_a_run_that_was_stopped_has_not_failed(made, ended_by):
+    folder = made(planned=20)
+
+    def run():
+        try:
+            raise ended_by
+        finally:
+            leave_report(folder, lambda line: None)
+
+    with pytest.raises(type(ended_by)):
+        run()
+    assert read_run(folder).failure is None
+    assert "it was stopped" in (folder / "report.html").read_text()
