@@ -116,7 +116,8 @@ def token_values(tensors: dict[str, Tensor], row: int, length: int, pieces: Piec
     if "old_log_probs" in known:
         found["log_prob"] = _rounded(known["old_log_probs"], 3)
         gaps = (known["old_log_probs"] - known["rollout_log_probs"]).tolist()
-        found["gap"] = [float(f"{gap:.2g}") if math.isfinite(gap) else None for gap in gaps]  # 1e-7 to 1: no fixed digits
+        # From 1e-7 to 1: fixed digits would lose the small ones.
+        found["gap"] = [float(f"{gap:.2g}") if math.isfinite(gap) else None for gap in gaps]
     if "advantages" in known and length:
         values = _rounded(known["advantages"], 3)
         found["advantage"] = values[0] if values.count(values[0]) == length else values

@@ -75,7 +75,7 @@ def test_a_small_gap_is_not_rounded_away():
         "rollout_log_probs": torch.tensor([[-0.5 - 2**-22]]),
     }
     assert token_values(tensors, 0, 1, Pieces(Tokenizer()))["gap"] == [2.4e-07]
-    assert round(2**-22, 5) == 0.0
+    assert f"{2**-22:.5f}" == "0.00000"
 
 
 def test_what_is_equal_or_absent_takes_no_room():
