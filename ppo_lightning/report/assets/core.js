@@ -65,10 +65,7 @@ window.Page = (() => {
     const shade = choice === "auto" ? (dark.matches ? "dark" : "light") : choice;
     document.documentElement.dataset.theme = shade;
     const button = byId("theme");
-    if (button) {
-      button.textContent = choice;
-      button.setAttribute("aria-label", `Colours: ${choice === "auto" ? "as the system" : choice}`);
-    }
+    if (button) button.textContent = `colours: ${choice}`;
     listeners.forEach((told) => told());
   }
   dark.addEventListener("change", paint);
