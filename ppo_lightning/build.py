@@ -11,15 +11,19 @@ from typing import Any
 import lightning as L
 import torch
 
+from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.callbacks.banner import banner
 from ppo_lightning.callbacks.console import ConsoleView
+from ppo_lightning.callbacks.log import LogCallback
 from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
 from ppo_lightning.checkpoint import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
+from ppo_lightning.config.validate import validate
 from ppo_lightning.data.datamodule import PromptDataModule
+from ppo_lightning.engines import find_engine
 from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
@@ -82,8 +86,7 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     store.wandb_id = wandb_id_of(start) if start else None
     sinks = build_sinks(config, run_dir, store)
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say)
-    golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
-    rollouts = build_rollouts(config, tokenizer, module, view, golds)
+    rollouts = build_rollouts(config, tokenizer, module, view, _golds(data))
     rollouts.interrupted = lambda: stop.asked
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
     trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
@@ -99,6 +102,28 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
             getattr(sink, "close", lambda: None)()
     view.say(f"run directory: {run_dir.path}")
     return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
+
+
+def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Callback]]:
+    """Make what a Trainer of your own takes: `L.Trainer(callbacks=callbacks).fit(module, datamodule=data)`.
+
+    Its loggers get the metrics; run directory, checkpoints and exact resumption are what `fit` adds. One epoch of the
+    Trainer is the whole run, `trainer.steps` long. With several ranks it needs `use_distributed_sampler=False`.
+
+    Raises:
+        PPOLightningError: something that the user must change.
+    """
+    validate(config)
+    tokenizer = load_tokenizer(config.model)
+    view = ConsoleView(_speaks(), 0, tokenizer)
+    data = PromptDataModule(config, tokenizer, view.say)
+    config = replace(config, trainer=replace(config.trainer, steps=data.steps))
+    module = build_module(config, tokenizer)
+    return module, data, [build_rollouts(config, tokenizer, module, view, _golds(data)), LogCallback()]
+
+
+def _golds(data: PromptDataModule) -> list[Gold]:
+    return [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
 
 
 class Restore(L.Callback):
@@ -138,23 +163,7 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
 
 def build_engine(config: Config, module: PPOModule) -> Engine:
     """Start the engine that `rollout.engine` names."""
-    rollout = config.rollout
-    if rollout.engine == "transformers":
-        from ppo_lightning.engines.transformers import TransformersEngine
-
-        policy: Any = module.actor
-        if rollout.dtype not in ("model", config.model.dtype):
-            policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
-            policy.requires_grad_(requires_grad=False).to(module.device)
-        context = getattr(policy.config, "max_position_embeddings", None) or 2**31
-        return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)
-    if rollout.engine == "vllm_server":
-        from ppo_lightning.engines.vllm_server import build_server_engine
-
-        return build_server_engine(config, module)
-    from ppo_lightning.engines.vllm import build_vllm
-
-    return build_vllm(config, module)
+    return resolve(find_engine(config.rollout.engine))(config, module)
 
 
 def build_rollouts(

@@ -8,6 +8,7 @@ from ppo_lightning.algorithms.rollout_correction.settings import read_settings
 from ppo_lightning.algorithms.tables import check_adv_options, find_estimator, resolve
 from ppo_lightning.config.load import get
 from ppo_lightning.config.schema import Config
+from ppo_lightning.engines import find_engine
 from ppo_lightning.errors import ConfigError, PPOLightningError
 
 AT_LEAST_ONE = (
@@ -179,6 +180,15 @@ def _order(config: Config) -> Iterator[str]:
         yield f"data.order: {error}"
 
 
+def _engine(config: Config) -> Iterator[str]:
+    try:
+        path = find_engine(config.rollout.engine)
+        if ":" in config.rollout.engine:
+            resolve(path)
+    except ConfigError as error:
+        yield f"rollout.engine: {error}"
+
+
 def _sampling(config: Config) -> Iterator[str]:
     rollout, correction = config.rollout, config.rollout_correction
     truncated = [
@@ -226,6 +236,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _devices,
     _algorithm,
     _order,
+    _engine,
     _sampling,
     _correction,
     _reward,

@@ -33,6 +33,12 @@ SMALL = [
 
 
 @pytest.fixture(scope="session")
+def small():
+    """Options of a run that takes seconds on the tiny model."""
+    return list(SMALL)
+
+
+@pytest.fixture(scope="session")
 def real_model():
     """Folder of the packaged model."""
     return str(packaged.get("smollm2-135m-instruct"))
