@@ -10,7 +10,7 @@ MODEL := smollm2-135m-instruct
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity clean
+.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,9 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 	@for script in tests/parity/generate_*.py; do .venv-verl/bin/python $$script; done
 	@$(RUN) pytest tests/parity -q
 	@$(RUN) tests.parity.report
+
+docs: setup  ## write the pages that come from tables (docs/generate.py)
+	@$(VENV)/bin/python docs/generate.py
 
 clean:  ## remove the environments
 	@rm -rf $(VENV) .venv-verl

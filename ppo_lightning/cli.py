@@ -16,7 +16,7 @@ EXIT_USER, EXIT_INTERRUPTED = 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
-    if os.getcwd() not in sys.path and "" not in sys.path:  # `module:function` may name a file here, as with `python -m`
+    if os.getcwd() not in sys.path and "" not in sys.path:  # as `python -m` has it: `module:function` may be here
         sys.path.append(os.getcwd())
     options, extra = _parser().parse_known_args(arguments)
     wrong = [item for item in extra if item.startswith("-") or "=" not in item]

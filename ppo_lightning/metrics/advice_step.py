@@ -1,4 +1,4 @@
-"""What the numbers of a step should look like and what to do when they do not: rewards, lengths, time, engine. Torch-free."""
+"""Advice on the numbers of a whole step: rewards, lengths, the engine, counters, time. Torch-free."""
 
 from ppo_lightning.metrics.spec import Advice
 
@@ -51,7 +51,14 @@ SCORES = (
         "Raise the limit or mend the function: the response is in rollouts/ with `reward_fault` beside it.",
     ),
     Advice(
-        ("reward/exception", "reward/none", "reward/nan", "reward/wrong_type", "reward/missing_score", "reward/too_few"),
+        (
+            "reward/exception",
+            "reward/none",
+            "reward/nan",
+            "reward/wrong_type",
+            "reward/missing_score",
+            "reward/too_few",
+        ),
         "Samples whose reward raised, or returned nothing, NaN, no number, a dict without `score`, or too few scores.",
         "0.",
         "The traceback is in rollouts/ (`reward_detail`); `reward-check` repeats it without a model. "
@@ -111,7 +118,7 @@ ENGINE = (
     Advice(
         ("training/rollout_probs_diff_mean", "training/rollout_probs_diff_std", "training/rollout_probs_diff_max"),
         "Difference of the probabilities that engine and trainer give the sampled tokens.",
-        "Mean about 1e-5 in float32, about 1e-2 with bfloat16 on a side; single tokens ten times that (docs/engines.md).",
+        "Mean about 1e-5 in float32, 1e-2 with bfloat16 on a side; single tokens ten times that (docs/engines.md).",
         "Wider from the start: types, temperature or chat template differ. A jump: stale weights. "
         "`rollout.max_probs_diff` stops the run at a bound of yours.",
     ),
@@ -193,7 +200,13 @@ SECONDS = (
         "Waiting: raise `reward.workers`, or speed up the function; `reward_busy` / workers is the least it can take.",
     ),
     Advice(
-        ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_per_token_ms/ref", "timing_per_token_ms/values"),
+        (
+            "timing_s/old_log_prob",
+            "timing_s/ref",
+            "timing_s/values",
+            "timing_per_token_ms/ref",
+            "timing_per_token_ms/values",
+        ),
         "One forward over the step's rows: old policy, reference, critic.",
         "Each about a third of an update (forward against forward and backward).",
         "`old_log_prob` falls away with one optimizer step per rollout; the reference with KL off. Larger "
@@ -245,7 +258,7 @@ SECONDS = (
     ),
     Advice(
         ("variance_proxy/*",),
-        "Proxies of the gradient: signal (squared norm of the mean), total power, pure noise, and what they are made of.",
+        "Proxies of the gradient: signal (squared norm of the mean), total power, pure noise, and their factors.",
         "The noise well below the signal; both fall as the score saturates.",
         "Noise far above the signal: more prompts or rollouts per step, or a better baseline.",
     ),

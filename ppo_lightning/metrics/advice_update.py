@@ -1,4 +1,4 @@
-"""What the numbers of updates should look like and what to do when they do not: policy, critic, correction. Torch-free."""
+"""Advice on the numbers of updates: the policy, the critic, rollout correction. Torch-free."""
 
 from ppo_lightning.metrics.spec import Advice
 
@@ -94,7 +94,7 @@ POLICY = (
         ("actor/reward_kl_penalty_coeff",),
         "The weight of the KL penalty in the reward.",
         "`algorithm.kl_coef` while it is fixed; adaptive: it settles.",
-        "If it climbs without end, the KL cannot be held at `algorithm.kl_target`: lower `actor.lr` or raise the target.",
+        "If it climbs without end, `algorithm.kl_target` cannot be held: lower `actor.lr` or raise the target.",
     ),
 )
 
@@ -102,7 +102,7 @@ CRITIC = (
     Advice(
         ("critic/vf_loss",),
         "Error of the critic's values against the returns.",
-        "Falls within the first tens of steps and then follows the variance of the returns; its unit is reward squared.",
+        "Falls within the first tens of steps, then follows the variance of the returns; its unit is reward squared.",
         "Rising: lower `critic.lr`, or the rewards changed their scale. Never falling: raise `critic.lr` or give it "
         "`critic.warmup_steps`.",
     ),
@@ -146,7 +146,7 @@ CORRECTION = (
         "Variance of the importance weights that would correct the gap, per token and per sequence: 1 / (1 + chi2) is "
         "the share of samples that would be left.",
         "Tokens below 0.01. Sequences grow with length: a few tenths for hundreds of tokens in bfloat16.",
-        "Sequences above 1: half of the samples are lost to sequence weights; use `rollout_is=token`, or close the gap.",
+        "Sequences above 1: sequence weights lose half of the samples; use `rollout_is=token`, or close the gap.",
     ),
     Advice(
         (
@@ -167,7 +167,11 @@ CORRECTION = (
         "(`_max`, `_min`): look for that response in rollouts/.",
     ),
     Advice(
-        ("rollout_corr/rollout_is_mean", "rollout_corr/rollout_is_seq_mean", "rollout_corr/rollout_is_batch_norm_factor"),
+        (
+            "rollout_corr/rollout_is_mean",
+            "rollout_corr/rollout_is_seq_mean",
+            "rollout_corr/rollout_is_batch_norm_factor",
+        ),
         "Mean importance weight (per token, per sequence), and what the weights were divided by.",
         "0.95 to 1.05: weights of a sampled policy average to 1, truncation takes a little away.",
         "Far below 1: most weight is truncated or zeroed; widen `rollout_correction.rollout_is_threshold` or close the "
@@ -207,7 +211,8 @@ CORRECTION = (
         ("rollout_corr/rollout_rs_masked_fraction", "rollout_corr/rollout_rs_seq_masked_fraction"),
         "What all rejection rules together take out of the loss: tokens, and rows that lose any.",
         "Below 0.05.",
-        "Above 0.2: rollouts are generated for nothing; loosen `rollout_correction.rollout_rs_threshold` or close the gap.",
+        "Above 0.2: rollouts are generated for nothing; loosen `rollout_correction.rollout_rs_threshold`, or close "
+        "the gap.",
     ),
     Advice(
         ("rollout_corr/rollout_rs_<rule>_*fraction*",),

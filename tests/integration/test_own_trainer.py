@@ -46,7 +46,7 @@ def test_the_readme_lines_train_and_give_the_numbers_of_fit(small, tiny_model, t
     _, folder, _ = run(*SHORT)
     theirs = lines(folder)[-1]
     assert len(logged) > 40
-    for key in ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "response_length/mean", "training/global_step"):
+    for key in ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "response_length/mean"):
         assert logged[key] == theirs[key], key
     assert trainer.callback_metrics["val-core/arithmetic/acc/mean@1"] == theirs["val-core/arithmetic/acc/mean@1"]
 

@@ -21,7 +21,8 @@ def call(*command, cwd=ROOT):
     """Run a command without this repository on its path and return its output."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     env |= {"PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    texts = [*map(str, command)]
+    done = subprocess.run(texts, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -74,7 +75,7 @@ def test_a_stranger_trains_in_an_empty_folder(installed, tiny_model, tmp_path):
     assert code == 0, told
     (tmp_path / "my_loss.py").write_text(OWN_LOSS)
     given = [f"model.path={tiny_model}", "trainer.steps=2", "data.prompts_per_step=2", "reward.max_error_share=1.0"]
-    given += ["actor.policy_loss=my_loss:plain", "data.max_train_rows=8", "data.max_val_rows=4", "reward.workers=1", "trainer.threads=1"]
+    given += ["actor.policy_loss=my_loss:plain", "data.max_train_rows=8", "data.max_val_rows=4", "reward.workers=1"]
     code, told = call(command, "fit", "--config", "my.yaml", *given, cwd=tmp_path)
     assert code == 0, told
     folder = tmp_path / "runs" / "quickstart"
