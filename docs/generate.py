@@ -24,7 +24,6 @@ from ppo_lightning.metrics.advice import SECTIONS, advice_on, matches  # noqa: E
 from ppo_lightning.metrics.registry import METRICS  # noqa: E402
 from ppo_lightning.metrics.spec import Advice, MetricSpec, logged  # noqa: E402
 from ppo_lightning.protocol.fields import FIELDS  # noqa: E402
-from ppo_lightning.rewards.scorers import SCORER_OF_SOURCE, SCORERS  # noqa: E402
 
 NOTE = "<!-- Written by `make docs` from the package's tables: edit those. -->\n\n"
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -184,14 +183,6 @@ def losses_block() -> str:
     return table(("policy loss", "options", "aggregated by", "holds the ratio to old", "picks tokens over"), rows)
 
 
-def scorers_block() -> str:
-    """Return the table of scorers and the data sources they are picked for."""
-    sources = {name: [source for source, one in SCORER_OF_SOURCE.items() if one == name] for name in SCORERS}
-    sources["reasoning_gym"] = ["reasoning_gym/<task>"]
-    rows = ((f"`{name}`", f"`{path}`", ", ".join(f"`{s}`" for s in sources[name])) for name, path in SCORERS.items())
-    return table(("scorer", "function", "picked for data source"), rows)
-
-
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table."""
     names = list(columns)
@@ -208,7 +199,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "fields": fields_block,
     "estimators": estimators_block,
     "losses": losses_block,
-    "scorers": scorers_block,
 }
 
 

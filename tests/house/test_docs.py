@@ -12,6 +12,7 @@ from ppo_lightning.errors import ConfigError
 from ppo_lightning.metrics.advice import SECTIONS, advice_on, matches
 from ppo_lightning.metrics.registry import METRICS, lookup
 from ppo_lightning.metrics.spec import MetricSpec
+from ppo_lightning.rewards.scorers import SCORER_OF_SOURCE, SCORERS
 
 sys.path.insert(0, str(ROOT / "docs"))
 import generate
@@ -99,6 +100,11 @@ def test_every_algorithm_has_an_entry():
     assert missing_entries(page) == set()
     assert missing_entries(page.replace("### `opo`\n", "")) == {"opo"}
     assert missing_entries(page + "\n### `ppo_clap` loss\n") == {"ppo_clap"}
+
+
+def test_every_scorer_is_on_the_page_of_rewards():
+    page = read("docs/rewards.md")
+    assert [name for name in (*SCORERS, *SCORER_OF_SOURCE) if f"`{name}`" not in page] == []
 
 
 def wrong_names(text):
