@@ -18,7 +18,7 @@ from ppo_lightning.callbacks.log import LogCallback
 from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
-from ppo_lightning.checkpoint import CheckpointStore, wandb_id_of
+from ppo_lightning.checkpoint.store import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
 from ppo_lightning.config.validate import validate
