@@ -222,14 +222,16 @@ def build_rules(config: RewardConfig, golds: Sequence[Gold], view: ConsoleView) 
 
 def train_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
     """Return how training rollouts are sampled."""
-    r = config.rollout
-    return Sampling(r.temperature, r.response_tokens, r.top_p, r.top_k, r.min_p, stop_ids, r.ignore_eos)
+    rollout = config.rollout
+    kept = (rollout.top_p, rollout.top_k, rollout.min_p)
+    return Sampling(rollout.temperature, rollout.response_tokens, *kept, stop_ids, rollout.ignore_eos)
 
 
 def validation_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
     """Return how validation responses are sampled."""
-    v = config.validation
-    return Sampling(v.temperature, v.response_tokens or config.rollout.response_tokens, v.top_p, v.top_k, 0.0, stop_ids)
+    validation = config.validation
+    longest = validation.response_tokens or config.rollout.response_tokens
+    return Sampling(validation.temperature, longest, validation.top_p, validation.top_k, 0.0, stop_ids)
 
 
 def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) -> L.Trainer:

@@ -159,11 +159,11 @@ def _algorithm(config: Config) -> Iterator[str]:
             )
         check_adv_options(estimator, config.algorithm)
     except PPOLightningError as error:
-        yield str(error)
+        yield _named("algorithm.adv_estimator", error)
     try:
         check_loss_options(find_policy_loss(POLICY_LOSSES, config.actor.policy_loss), config.actor)
     except PPOLightningError as error:
-        yield str(error)
+        yield _named("actor.policy_loss", error)
     if config.algorithm.filter_groups and n < 2:
         yield f"algorithm.filter_groups needs rollout.rollouts_per_prompt of at least 2, got {n}"
     if config.algorithm.kl_ctrl == "adaptive" and not (
@@ -172,12 +172,17 @@ def _algorithm(config: Config) -> Iterator[str]:
         yield "algorithm.kl_ctrl=adaptive needs algorithm.kl_target and algorithm.kl_horizon above 0"
 
 
+def _named(key: str, error: PPOLightningError) -> str:
+    """Return the message with the key that the user set, if it does not name one of the same section."""
+    return str(error) if f"{key.partition('.')[0]}." in str(error) else f"{key}: {error}"
+
+
 def _order(config: Config) -> Iterator[str]:
     try:
         if config.data.order is not None:
             resolve(config.data.order)
     except ConfigError as error:
-        yield f"data.order: {error}"
+        yield _named("data.order", error)
 
 
 def _engine(config: Config) -> Iterator[str]:
@@ -186,7 +191,7 @@ def _engine(config: Config) -> Iterator[str]:
         if ":" in config.rollout.engine:
             resolve(path)
     except ConfigError as error:
-        yield f"rollout.engine: {error}"
+        yield _named("rollout.engine", error)
 
 
 def _sampling(config: Config) -> Iterator[str]:

@@ -74,7 +74,15 @@ def test_every_command_of_the_page_is_one_that_the_command_line_takes(folder, mo
 
 
 @pytest.mark.parametrize(
-    "option", ["rollout.engine=my_engine:biuld", "rollout.engine=vlm", "actor.policy_loss=my_lost:leaky"]
+    "option",
+    [
+        "rollout.engine=my_engine:biuld",
+        "rollout.engine=vlm",
+        "actor.policy_loss=my_lost:leaky",
+        "algorithm.adv_estimator=my_estimator:centered",
+        "reward.manager=my_manager:thirds",
+        "data.order=my_order:longest_first",
+    ],
 )
 def test_a_name_that_does_not_exist_is_refused_before_any_model_loads(folder, option):
     """The negative control: what the page names is looked up, not taken on trust."""
