@@ -50,6 +50,40 @@ population's.
 
 The ranges are rules of thumb from training language models. They tell where to look first.
 """
+SYMPTOMS = (
+    (
+        "the score does not move",
+        "`critic/advantages/max`, the responses in rollouts/",
+        "0: all responses of a prompt score alike; else the reward cannot read them (`reward-check`), or a low `actor.lr`",
+    ),
+    (
+        "the score rises, then falls apart",
+        "`actor/entropy`, `actor/grad_norm`, `training/rollout_probs_diff_mean`",
+        "too high a learning rate; no entropy left; stale weights in the engine",
+    ),
+    (
+        "the score rises, validation does not",
+        "`val-core/<data_source>/<variable>/mean@<N>`, the best responses in rollouts/",
+        "a gamed reward, or few prompts seen often",
+    ),
+    (
+        "responses grow to the limit",
+        "`response_length/clip_ratio`, `actor/entropy`",
+        "length is not punished, or the model never stops",
+    ),
+    (
+        "the entropy goes to 0",
+        "`actor/pg_clipfrac`, `actor/ppo_kl`",
+        "updates too large, or the clip too tight from above",
+    ),
+    (
+        "the gradient norm jumps",
+        "`critic/score/max`, `training/nonfinite_values`",
+        "a reward out of scale, or one strange batch",
+    ),
+    ("the critic does not help", "`critic/vf_explained_var`", "too slow: `critic.lr`, `critic.warmup_steps`"),
+    ("steps are slow", "`timing_s/gen`, `timing_s/update`, `timing_s/reward`", "[performance.md](performance.md)"),
+)
 CONFIGURATION_INTRODUCTION = """# Configuration
 
 Every option with its type and default. A value comes from the defaults below, then the presets that a recipe lists,
@@ -72,7 +106,8 @@ def metrics_page() -> str:
     wrong = [key for key in METRICS if len(advice_on(key)) != 1]
     if wrong:
         raise ValueError(f"metrics/advice_*.py must have one entry for each metric - got none or several for {wrong}")
-    page = METRICS_INTRODUCTION
+    page = METRICS_INTRODUCTION + "\n## Where to look first\n\n"
+    page += table(("what you see", "look at", "usually"), SYMPTOMS)
     for title, section in SECTIONS.items():
         page += f"\n## {title}\n" + "".join(map(_metric_entry, section))
     return NOTE + page
@@ -88,7 +123,7 @@ def _metric_entry(advice: Advice) -> str:
     ]
     return (
         f"\n### {heading}\n\n{advice.meaning}\n\n{table(columns, rows)}\n"
-        f"Healthy: {advice.healthy}\n\nOtherwise: {advice.action}\n"
+        f"**Healthy.** {advice.healthy}\n\n**Otherwise.** {advice.action}\n"
     )
 
 
