@@ -54,7 +54,7 @@ SYMPTOMS = (
     (
         "the score does not move",
         "`critic/advantages/max`, the responses in rollouts/",
-        "0: all responses of a prompt score alike; else the reward cannot read them (`reward-check`), or a low `actor.lr`",
+        "0: a prompt's responses score alike; else the reward cannot read them (`reward-check`), or `actor.lr` is low",
     ),
     (
         "the score rises, then falls apart",
