@@ -20,9 +20,9 @@ from draw import dataflow  # noqa: E402
 
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES  # noqa: E402
 from ppo_lightning.config.schema import Config  # noqa: E402
-from ppo_lightning.metrics.advice import SECTIONS, advice_on, matches  # noqa: E402
+from ppo_lightning.metrics.guide import SECTIONS, guide_to, matches  # noqa: E402
 from ppo_lightning.metrics.registry import METRICS  # noqa: E402
-from ppo_lightning.metrics.spec import Advice, MetricSpec, logged  # noqa: E402
+from ppo_lightning.metrics.spec import Guide, MetricSpec, logged  # noqa: E402
 from ppo_lightning.protocol.fields import FIELDS  # noqa: E402
 
 NOTE = "<!-- Written by `make docs` from the package's tables: edit those. -->\n\n"
@@ -101,11 +101,11 @@ def metrics_page() -> str:
     """Return docs/metrics.md.
 
     Raises:
-        ValueError: a metric has no advice, or several entries speak of it.
+        ValueError: a metric has no entry in the guide, or several entries speak of it.
     """
-    wrong = [key for key in METRICS if len(advice_on(key)) != 1]
+    wrong = [key for key in METRICS if len(guide_to(key)) != 1]
     if wrong:
-        raise ValueError(f"metrics/advice_*.py must have one entry for each metric - got none or several for {wrong}")
+        raise ValueError(f"metrics/guide_*.py must have one entry for each metric - got none or several for {wrong}")
     page = METRICS_INTRODUCTION + "\n## Where to look first\n\n"
     page += table(("what you see", "look at", "usually"), SYMPTOMS)
     for title, section in SECTIONS.items():
@@ -113,17 +113,17 @@ def metrics_page() -> str:
     return NOTE + page
 
 
-def _metric_entry(advice: Advice) -> str:
-    specs = [spec for key, spec in METRICS.items() if matches(advice, key)]
-    heading = ", ".join(f"`{key}`" for key in advice.keys[:2]) + (", ..." if len(advice.keys) > 2 else "")
+def _metric_entry(guide: Guide) -> str:
+    specs = [spec for key, spec in METRICS.items() if matches(guide, key)]
+    heading = ", ".join(f"`{key}`" for key in guide.keys[:2]) + (", ..." if len(guide.keys) > 2 else "")
     columns = ("key", "reduction", "numerator", "denominator", "unit", "stage", "absent when")
     rows = [
         (f"`{s.key}`", s.reduction, s.numerator, _dash(s.denominator), _dash(s.unit), s.stage, _absence(s))
         for s in specs
     ]
     return (
-        f"\n### {heading}\n\n{advice.meaning}\n\n{table(columns, rows)}\n"
-        f"**Healthy.** {advice.healthy}\n\n**Otherwise.** {advice.action}\n"
+        f"\n### {heading}\n\n{guide.meaning}\n\n{table(columns, rows)}\n"
+        f"**Healthy.** {guide.healthy}\n\n**Otherwise.** {guide.action}\n"
     )
 
 

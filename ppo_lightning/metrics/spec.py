@@ -53,7 +53,7 @@ class MetricSpec:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Guide:
     """What a person wants to know about metrics that belong together.
 
     Attributes:

@@ -9,7 +9,7 @@ from house_sources import ROOT, tracked
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.config.schema import AGGREGATIONS, KL_ESTIMATORS, Config, leaves
 from ppo_lightning.errors import ConfigError
-from ppo_lightning.metrics.advice import SECTIONS, advice_on, matches
+from ppo_lightning.metrics.guide import SECTIONS, guide_to, matches
 from ppo_lightning.metrics.registry import METRICS, lookup
 from ppo_lightning.metrics.spec import MetricSpec
 from ppo_lightning.rewards.scorers import SCORER_OF_SOURCE, SCORERS
@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import generate
 
 PAGES = sorted(name for name in tracked() if name.endswith(".md") and not name.startswith("tests/"))
-TO_COME = {"scaling.md", "memory.md", "reliability.md", "from_verl.md", "from_trl.md"}
+TO_COME = {"warnings.md", "scaling.md", "memory.md", "reliability.md", "from_verl.md", "from_trl.md"}
 """Pages that others link to already; a page that is there need not be named here."""
 
 FOREIGN = {"docs/parity.md", "docs/from_verl.md", "docs/from_trl.md"}
@@ -61,22 +61,22 @@ def test_a_stale_page_is_seen(page, old, new):
     assert generate.expected(pages)[page] != pages[page]
 
 
-def test_a_metric_without_advice_is_seen(monkeypatch):
+def test_a_metric_without_an_entry_is_seen(monkeypatch):
     monkeypatch.setitem(METRICS, "actor/brand_new", MetricSpec("actor/brand_new", "MEAN", "x", "y", "-", "update"))
     with pytest.raises(ValueError, match="actor/brand_new"):
         generate.metrics_page()
 
 
-def test_every_metric_has_one_piece_of_advice_and_none_speaks_of_nothing():
-    assert {key: len(advice_on(key)) for key in METRICS if len(advice_on(key)) != 1} == {}
+def test_every_metric_has_one_entry_in_the_guide_and_none_speaks_of_nothing():
+    assert {key: len(guide_to(key)) for key in METRICS if len(guide_to(key)) != 1} == {}
     for section in SECTIONS.values():
-        for advice in section:
-            for pattern in advice.keys:
-                alone = type(advice)((pattern,), advice.meaning, advice.healthy, advice.action)
+        for guide in section:
+            for pattern in guide.keys:
+                alone = type(guide)((pattern,), guide.meaning, guide.healthy, guide.action)
                 assert any(matches(alone, key) for key in METRICS), f"{pattern} matches no metric"
-            assert advice.meaning
-            assert advice.healthy
-            assert advice.action
+            assert guide.meaning
+            assert guide.healthy
+            assert guide.action
     assert [key for key, spec in METRICS.items() if not spec.absent_because.__doc__] == []
 
 

@@ -5,43 +5,43 @@ Ranges are rules of thumb from training language models of 0.1 to 70 billion par
 
 from fnmatch import fnmatchcase
 
-from ppo_lightning.metrics.advice_step import COUNTERS, ENGINE, LENGTHS, SCORES, SECONDS
-from ppo_lightning.metrics.advice_update import CORRECTION, CRITIC, POLICY
-from ppo_lightning.metrics.spec import Advice
+from ppo_lightning.metrics.guide_step import COUNTERS, ENGINE, LENGTHS, SCORES, SECONDS
+from ppo_lightning.metrics.guide_update import CORRECTION, CRITIC, POLICY
+from ppo_lightning.metrics.spec import Guide
 
 VALIDATION = (
-    Advice(
+    Guide(
         ("val-*/mean@<N>",),
         "Mean of the variable over the prompt's N samples, then over prompts: the number to compare runs by.",
         "Rises; differences smaller than `ci95@<N>` are chance.",
         "Flat while the training score rises: overfitting or a gamed reward; read rollouts/validation_*.jsonl.",
     ),
-    Advice(
+    Guide(
         ("val-*/best@<k>/*", "val-*/pass@<k>"),
         "Best of k samples: by bootstrap as verl does it (biased low), and unbiased as `pass@<k>`.",
         "Above the mean, and not falling while the mean rises.",
         "Falling with a rising mean: the policy narrows to what it knew; keep the entropy up, or use `grpo_passk`. "
         "Quote `pass@<k>`.",
     ),
-    Advice(
+    Guide(
         ("val-*/maj@<k>/*", "val-*/maj_norm@<k>/*"),
         "Value of the answer that most of k samples give, as written, and after reading answers as numbers.",
         "Above the mean.",
         "If only `maj_norm` is, the answers differ in form alone: compare by `maj_norm`.",
     ),
-    Advice(
+    Guide(
         ("val-*/std@<N>", "val-*/worst@<k>/*"),
         "Spread of a prompt's samples, and the worst of k.",
         "The spread falls as the policy settles; the worst rises last.",
         "A wide spread with a good mean: sample more, vote, or train on.",
     ),
-    Advice(
+    Guide(
         ("val-*/ci95@<N>",),
         "Half the width of the 95 % interval of the mean over prompts.",
         "Smaller than the gain that you want to see.",
         "More validation prompts: it falls with their square root. More samples per prompt help less.",
     ),
-    Advice(
+    Guide(
         ("val-*/num_prompts", "val-*/num_samples"),
         "How many prompts and samples the numbers of this data source come from.",
         "Your validation set, and that times `validation.samples_per_prompt`.",
@@ -49,7 +49,7 @@ VALIDATION = (
     ),
 )
 
-SECTIONS: dict[str, tuple[Advice, ...]] = {
+SECTIONS: dict[str, tuple[Guide, ...]] = {
     "Scores and rewards": SCORES,
     "Lengths": LENGTHS,
     "The policy": POLICY,
@@ -62,11 +62,11 @@ SECTIONS: dict[str, tuple[Advice, ...]] = {
 }
 
 
-def advice_on(key: str) -> list[Advice]:
-    """Return the advice on a metric, by the key or family that the registry declares: one, if the table is whole."""
+def guide_to(key: str) -> list[Guide]:
+    """Return the entries about a metric, by the key or family that the registry declares: one, if the table is whole."""
     return [one for section in SECTIONS.values() for one in section if matches(one, key)]
 
 
-def matches(advice: Advice, key: str) -> bool:
+def matches(guide: Guide, key: str) -> bool:
     """Return whether an entry speaks of a declared key."""
-    return any(fnmatchcase(key, pattern) for pattern in advice.keys)
+    return any(fnmatchcase(key, pattern) for pattern in guide.keys)

@@ -1,22 +1,22 @@
-"""Advice on the numbers of updates: the policy, the critic, rollout correction. Torch-free."""
+"""Guide to the numbers of updates: the policy, the critic, rollout correction. Torch-free."""
 
-from ppo_lightning.metrics.spec import Advice
+from ppo_lightning.metrics.spec import Guide
 
 POLICY = (
-    Advice(
+    Guide(
         ("actor/pg_loss",),
         "The policy objective that is minimised, aggregated by `update.loss_agg_mode`.",
         "Near 0 and without a trend: advantages are centred, so its size says nothing about progress.",
         "Do not tune by it. If it jumps, look at `critic/advantages/max`, `actor/ppo_kl` and `actor/grad_norm` of the "
         "same step.",
     ),
-    Advice(
+    Guide(
         ("actor/loss",),
         "What the actor's backward starts from: policy loss - entropy_coeff x entropy + kl_loss_coef x KL.",
         "Equal to `actor/pg_loss` while both additions are off; else the additions stay smaller than what they add to.",
         "If an addition dominates, lower `actor.entropy_coeff` or `actor.kl_loss_coef`.",
     ),
-    Advice(
+    Guide(
         ("actor/pg_clipfrac",),
         "How often the clip stops a token from moving further in the direction of its advantage (`clip_cov`: tokens "
         "taken out; `dppo_*`: tokens beyond the divergence bound).",
@@ -25,14 +25,14 @@ POLICY = (
         "Above 0.3: rollouts are used up; lower `actor.lr` or `update.ppo_epochs`, or raise "
         "`update.sequences_per_minibatch`. 0 with several optimizer steps: the learning rate does nothing.",
     ),
-    Advice(
+    Guide(
         ("actor/pg_clipfrac_lower",),
         "Tokens with a negative advantage whose ratio reached `actor.clip_ratio_c` (dual clip).",
         "Below 0.01.",
         "If it rises, the policy raises what it should lower: lower `actor.lr`; in bypass mode look at the gap to the "
         "engine first.",
     ),
-    Advice(
+    Guide(
         ("actor/ppo_kl",),
         "How far the policy moved from the one that sampled: mean of old - new log-prob (k1; `kl_cov`: its size).",
         "0 with one optimizer step per rollout, else between -0.01 and 0.05. A sampled estimate: slightly negative is "
@@ -40,7 +40,7 @@ POLICY = (
         "Above 0.1: fewer `update.ppo_epochs`, larger mini-batches or a lower `actor.lr`. Clearly above 0 in the first "
         "mini-batch: old and new forward differ (type, dropout), which is a fault.",
     ),
-    Advice(
+    Guide(
         ("actor/entropy", "actor/entropy_loss"),
         "How undecided the policy is at each response token, at the sampling temperature. `entropy_loss` is the same "
         "of the policy being trained. Nats per token with the token-mean; other aggregations scale it.",
@@ -49,27 +49,27 @@ POLICY = (
         "`actor.entropy_coeff=0.001`, or use `actor.policy_loss=clip_cov` or `kl_cov`. Rising with a falling score: "
         "too high a learning rate or entropy bonus, or stale engine weights.",
     ),
-    Advice(
+    Guide(
         ("actor/kl_loss",),
         "Distance to the reference policy as it stands in the loss.",
-        "Exactly 0 in the first mini-batch, then slow growth; below 0.1 for light tuning, below 1 in long runs.",
+        "Exactly 0 in the first mini-batch, then slow growth; below 0.1 for light tuning, below 0.3 in long runs.",
         "Not 0 at first: the reference is another model, or read in another type. Growing without end: raise "
         "`actor.kl_loss_coef` or lower `actor.lr`.",
     ),
-    Advice(
+    Guide(
         ("actor/kl_coef",),
         "The weight of the KL loss.",
         "`actor.kl_loss_coef`, constant.",
         "It is an option, not a result.",
     ),
-    Advice(
+    Guide(
         ("actor/kl_clamped_frac",),
         "Tokens so far from the reference that the value of k3 is limited to 10 (the gradient still points back).",
         "0.",
         "Above 0.001: the policy has left the reference behind; raise `actor.kl_loss_coef`, lower `actor.lr`, or "
         "check that the reference is the model that you started from.",
     ),
-    Advice(
+    Guide(
         ("actor/grad_norm",),
         "Length of the gradient before clipping, averaged over the step's optimizer steps.",
         "The same order of magnitude through the run, mostly below `actor.grad_clip`.",
@@ -77,20 +77,20 @@ POLICY = (
         "read that step in rollouts/. Growth over many steps comes before divergence: lower `actor.lr`. 0: no group "
         "has differing scores.",
     ),
-    Advice(
+    Guide(
         ("actor/lr", "critic/lr"),
         "The learning rate in force.",
         "`actor.lr` or `critic.lr`, warmed up and decayed as `update.lr_schedule` says.",
         "It is an option, not a result; it stands still over skipped steps.",
     ),
-    Advice(
+    Guide(
         ("actor/reward_kl_penalty",),
         "Distance of the sampling policy to the reference, as it is taken off the rewards.",
         "0 in the first step; then about `algorithm.kl_target` with the adaptive controller, slow growth without.",
-        "Not 0 at first: the reference is another model. Above 1: raise `algorithm.kl_coef` or set "
+        "Not 0 at first: the reference is another model. Above 0.3: raise `algorithm.kl_coef` or set "
         "`algorithm.kl_ctrl=adaptive`.",
     ),
-    Advice(
+    Guide(
         ("actor/reward_kl_penalty_coeff",),
         "The weight of the KL penalty in the reward.",
         "`algorithm.kl_coef` while it is fixed; adaptive: it settles.",
@@ -99,32 +99,32 @@ POLICY = (
 )
 
 CRITIC = (
-    Advice(
+    Guide(
         ("critic/vf_loss",),
         "Error of the critic's values against the returns.",
         "Falls within the first tens of steps, then follows the variance of the returns; its unit is reward squared.",
         "Rising: lower `critic.lr`, or the rewards changed their scale. Never falling: raise `critic.lr` or give it "
         "`critic.warmup_steps`.",
     ),
-    Advice(
+    Guide(
         ("critic/vf_clipfrac",),
         "Tokens whose value wants to move further in one step than `critic.cliprange_value`.",
         "Below 0.1 after the first steps.",
         "Above 0.3: raise `critic.cliprange_value` to the scale of the rewards, or lower `critic.lr`.",
     ),
-    Advice(
+    Guide(
         ("critic/vpred_mean",),
         "Mean of the values being trained.",
         "Close to `critic/returns/mean`.",
         "If it lags behind, the critic is too slow: raise `critic.lr` or `critic.warmup_steps`.",
     ),
-    Advice(
+    Guide(
         ("critic/grad_norm",),
         "Length of the critic's gradient before clipping.",
         "Large at first (a new head), then steady; often above the actor's.",
         "Growing: lower `critic.lr`. Above the clip for ever: the rewards are large, scale them down.",
     ),
-    Advice(
+    Guide(
         ("critic/vf_explained_var",),
         "Share of the variance of the returns that the values predict: what the critic is worth.",
         "0 or below at first, 0.3 to 0.9 once trained.",
@@ -134,21 +134,21 @@ CRITIC = (
 )
 
 CORRECTION = (
-    Advice(
+    Guide(
         ("rollout_corr/kl", "rollout_corr/k3_kl"),
         "Distance between engine and trainer on the same weights (bypass mode: and from the updates since), k1 and k3.",
         "k3 below 1e-4 in float32, around 1e-3 in bfloat16; k1 the same size, of either sign.",
         "k3 above 0.01: correct for it (`rollout_correction.rollout_is=token`). Above 0.1, or a jump from one step to "
         "the next: the engine samples from other weights or settings (docs/engines.md).",
     ),
-    Advice(
+    Guide(
         ("rollout_corr/chi2_token", "rollout_corr/chi2_seq"),
         "Variance of the importance weights that would correct the gap, per token and per sequence: 1 / (1 + chi2) is "
         "the share of samples that would be left.",
         "Tokens below 0.01. Sequences grow with length: a few tenths for hundreds of tokens in bfloat16.",
         "Sequences above 1: sequence weights lose half of the samples; use `rollout_is=token`, or close the gap.",
     ),
-    Advice(
+    Guide(
         (
             "rollout_corr/training_ppl",
             "rollout_corr/training_log_ppl",
@@ -159,14 +159,14 @@ CORRECTION = (
         "The two are equal; 1.1 to 5 for chat models at temperature 1. It falls with the entropy.",
         "Apart: see `rollout_corr/log_ppl_diff`. Near 1: the responses are all but deterministic.",
     ),
-    Advice(
+    Guide(
         ("rollout_corr/log_ppl_*diff*", "rollout_corr/ppl_ratio"),
         "Trainer against engine per response: log-perplexity difference (signed, absolute, extremes) and ratio.",
         "Differences around 0, the ratio around 1: within 1e-4 in float32, 0.02 in bfloat16.",
         "A bias to one side: different temperature, log-probs before processing, or truncated sampling. An outlier "
         "(`_max`, `_min`): look for that response in rollouts/.",
     ),
-    Advice(
+    Guide(
         (
             "rollout_corr/rollout_is_mean",
             "rollout_corr/rollout_is_seq_mean",
@@ -177,7 +177,7 @@ CORRECTION = (
         "Far below 1: most weight is truncated or zeroed; widen `rollout_correction.rollout_is_threshold` or close the "
         "gap at its source.",
     ),
-    Advice(
+    Guide(
         (
             "rollout_corr/rollout_is_std",
             "rollout_corr/rollout_is_max",
@@ -191,13 +191,13 @@ CORRECTION = (
         "Deviation below 0.5; the largest at most the threshold (sequence level: the weight before truncation).",
         "A wide spread means that a few tokens carry the gradient: token level instead of sequence, a lower threshold.",
     ),
-    Advice(
+    Guide(
         ("rollout_corr/rollout_is_eff_sample_size",),
         "Share of the tokens that the weighted gradient is worth.",
         "Above 0.8.",
         "Below 0.5: half of the rollout is thrown away; close the gap (docs/engines.md) before tuning anything else.",
     ),
-    Advice(
+    Guide(
         (
             "rollout_corr/rollout_is_ratio_fraction_*",
             "rollout_corr/rollout_is_seq_fraction_*",
@@ -207,20 +207,20 @@ CORRECTION = (
         "Below 0.01 per token; sequences more, with their length.",
         "Above 0.05: the bounds do the work that the engine should do; look at the gap.",
     ),
-    Advice(
+    Guide(
         ("rollout_corr/rollout_rs_masked_fraction", "rollout_corr/rollout_rs_seq_masked_fraction"),
         "What all rejection rules together take out of the loss: tokens, and rows that lose any.",
         "Below 0.05.",
         "Above 0.2: rollouts are generated for nothing; loosen `rollout_correction.rollout_rs_threshold`, or close "
         "the gap.",
     ),
-    Advice(
+    Guide(
         ("rollout_corr/rollout_rs_<rule>_*fraction*",),
         "What one rule takes out, and on which side of its bounds.",
         "Below 0.05; a rule for whole sequences rejects all their tokens.",
         "One side only: a bias, see `rollout_corr/log_ppl_diff`. One rule does all the work: drop the others.",
     ),
-    Advice(
+    Guide(
         (
             "rollout_corr/rollout_rs_<rule>_mean",
             "rollout_corr/rollout_rs_<rule>_std",
