@@ -63,7 +63,7 @@ SECTIONS: dict[str, tuple[Guide, ...]] = {
 
 
 def guide_to(key: str) -> list[Guide]:
-    """Return the entries about a metric, by the key or family that the registry declares: one, if the table is whole."""
+    """Return the entries about a key or family as the registry declares it: one, if the table is whole."""
     return [one for section in SECTIONS.values() for one in section if matches(one, key)]
 
 
