@@ -109,12 +109,16 @@ def metrics_page() -> str:
     page = METRICS_INTRODUCTION + "\n## Where to look first\n\n"
     page += table(("what you see", "look at", "usually"), SYMPTOMS)
     for title, section in SECTIONS.items():
-        page += f"\n## {title}\n" + "".join(map(_metric_entry, section))
+        page += f"\n## {title}\n" + "".join(_metric_entry(one) for one in section if _specs(one))
     return NOTE + page
 
 
+def _specs(guide: Guide) -> list[MetricSpec]:
+    return [spec for key, spec in METRICS.items() if matches(guide, key)]
+
+
 def _metric_entry(guide: Guide) -> str:
-    specs = [spec for key, spec in METRICS.items() if matches(guide, key)]
+    specs = _specs(guide)
     heading = ", ".join(f"`{key}`" for key in guide.keys[:2]) + (", ..." if len(guide.keys) > 2 else "")
     columns = ("key", "reduction", "numerator", "denominator", "unit", "stage", "absent when")
     rows = [

@@ -171,6 +171,18 @@ COUNTERS = (
         "raise `rollout.rollouts_per_prompt`.",
     ),
     Guide(
+        ("training/equal_score_groups",),
+        "Share of the groups whose responses all score the same: they teach nothing.",
+        "Below 0.6; it is high at first on hard prompts and at the end on easy ones.",
+        "Above 0.8: prompts of another difficulty, more `rollout.rollouts_per_prompt`, or `algorithm.filter_groups`.",
+    ),
+    Guide(
+        ("training/warnings", "training/records_lost"),
+        "Conditions that deserve a warning and hold now; rollout dumps and logger calls that failed.",
+        "0.",
+        "The console and warnings.jsonl say what to do. Lost records: a full disk, or a logger without a network.",
+    ),
+    Guide(
         ("global_seqlen/*",),
         "Tokens per rank, before and after rows are spread by workload.",
         "After balancing, largest and smallest within a few per cent.",
@@ -249,6 +261,13 @@ SECONDS = (
         "Prompt and response tokens of the step, and how many of them a device gets through per second of the step.",
         "Steady, or growing with the response length.",
         "Compare settings by throughput, at the same lengths; by seconds per step only at the same number of tokens.",
+    ),
+    Guide(
+        ("perf/padding_ratio",),
+        "Tokens computed in the updates, padding included, over tokens that count, a shared prompt once.",
+        "Below 1.2.",
+        "`update.tokens_per_microbatch` puts rows of similar length together; `update.share_prompts` computes prompts "
+        "once.",
     ),
     Guide(
         ("perf/mfu/*",),

@@ -21,6 +21,14 @@ PAGES = sorted(name for name in tracked() if name.endswith(".md") and not name.s
 TO_COME = {"warnings.md", "scaling.md", "memory.md", "reliability.md", "from_verl.md", "from_trl.md"}
 """Pages that others link to already; a page that is there need not be named here."""
 
+METRICS_TO_COME = {
+    "perf/padding_ratio",
+    "training/equal_score_groups",
+    "training/records_lost",
+    "training/warnings",
+}
+"""Keys that the guide may speak of before they are declared."""
+
 FOREIGN = {"docs/parity.md", "docs/from_verl.md", "docs/from_trl.md"}
 """Pages that name other programs' options."""
 
@@ -73,7 +81,7 @@ def test_every_metric_has_one_entry_in_the_guide_and_none_speaks_of_nothing():
         for guide in section:
             for pattern in guide.keys:
                 alone = type(guide)((pattern,), guide.meaning, guide.healthy, guide.action)
-                assert any(matches(alone, key) for key in METRICS), f"{pattern} matches no metric"
+                assert any(matches(alone, key) for key in (*METRICS, *METRICS_TO_COME)), f"{pattern} matches no metric"
             assert guide.meaning
             assert guide.healthy
             assert guide.action
