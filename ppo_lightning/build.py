@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 
 from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.callbacks.banner import banner
@@ -115,7 +116,7 @@ def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Cal
     """
     validate(config)
     tokenizer = load_tokenizer(config.model)
-    view = ConsoleView(_speaks(), 0, tokenizer)
+    view = ConsoleView(rank_zero_only.rank == 0, 0, tokenizer)
     data = PromptDataModule(config, tokenizer, view.say)
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
     module = build_module(config, tokenizer)

@@ -17,6 +17,7 @@ from ppo_lightning.config.schema import Config, leaves
 from ppo_lightning.errors import ConfigError
 from ppo_lightning.shipped import shipped
 
+RECIPE_KEYS = ("defaults", "offline", "expect")
 SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 
 
