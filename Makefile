@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity docs clean
+.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -68,6 +68,7 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 	@$(RUN) pytest tests/parity -q
 	@$(RUN) tests.parity.report
 
+.PHONY: docs
 docs: setup  ## write the pages that come from tables (docs/generate.py)
 	@$(VENV)/bin/python docs/generate.py
 
