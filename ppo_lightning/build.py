@@ -87,7 +87,8 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     store.wandb_id = wandb_id_of(start) if start else None
     sinks = build_sinks(config, run_dir, store)
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say)
-    rollouts = build_rollouts(config, tokenizer, module, view, _golds(data))
+    golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
+    rollouts = build_rollouts(config, tokenizer, module, view, golds)
     rollouts.interrupted = lambda: stop.asked
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
     trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
@@ -120,11 +121,8 @@ def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Cal
     data = PromptDataModule(config, tokenizer, view.say)
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
     module = build_module(config, tokenizer)
-    return module, data, [build_rollouts(config, tokenizer, module, view, _golds(data)), LogCallback()]
-
-
-def _golds(data: PromptDataModule) -> list[Gold]:
-    return [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
+    golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
+    return module, data, [build_rollouts(config, tokenizer, module, view, golds), LogCallback()]
 
 
 class Restore(L.Callback):
