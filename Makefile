@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity clean
+.PHONY: help setup vllm model fit test test-vllm test-browser unit lint types check bench parity clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ test: model  ## run all tests (those of vLLM: test-vllm)
 
 test-vllm: model vllm  ## run the tests that need vLLM, in a process of their own (vLLM changes the one it runs in)
 	@$(RUN) pytest tests/integration -m vllm $(PYTEST_ARGS)
+
+test-browser: setup  ## look at the pages in a headless Chromium (apt-get install chromium); without one: skipped
+	@$(RUN) pytest tests/browser $(PYTEST_ARGS)
 
 unit: setup  ## run the unit tests
 	@OMP_NUM_THREADS=1 $(RUN) pytest tests/unit tests/house $(PARALLEL) $(PYTEST_ARGS)

@@ -31,6 +31,7 @@ from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
+from ppo_lightning.report.at_end import leave_report
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
 from ppo_lightning.rewards.check import Gold
 from ppo_lightning.rewards.pool import RewardPool
@@ -102,6 +103,8 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
         view.end()
         for sink in sinks:
             getattr(sink, "close", lambda: None)()
+        if _speaks():
+            leave_report(run_dir.path, view.say)
     view.say(f"run directory: {run_dir.path}")
     return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
 

@@ -18,6 +18,8 @@ VERBS: dict[str, str] = {
     "fit": "train",
     "config": "print the resolved configuration and where each value comes from",
     "metrics": "list the metrics a recipe logs, or explain one",
+    "report": "write one page of a run, or of several side by side: curves, timing, samples, ledger",
+    "ledger": "show every denominator of a step: of a recipe, of a recorded run, or as an interactive page",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "model": "packaged models: `model ls`, `model get NAME`",
     "recipes": "shipped recipes: `recipes ls`, `recipes cp NAME FILE`",
