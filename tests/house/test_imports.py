@@ -22,7 +22,7 @@ LAYERS = (
         "signals",
         "loggers",
     },
-    {"module", "callbacks", "checkpoint", "report"},
+    {"module", "callbacks", "checkpoint", "report", "explain"},
     {"build", "offline", "recipes"},
     {"verbs"},
     {"cli", "__main__"},
