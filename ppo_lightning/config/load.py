@@ -17,7 +17,9 @@ from ppo_lightning.config.schema import Config, leaves
 from ppo_lightning.errors import ConfigError
 from ppo_lightning.shipped import shipped
 
-RECIPE_KEYS = ("defaults", "offline", "expect")
+VERSION = 1
+"""Of the recipe format: raised when an option changes its name or meaning."""
+
 SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 
 
@@ -29,7 +31,7 @@ class Loaded:
     origin: dict[str, str]
     recipe_path: Path | None = None
     offline: dict[str, Any] = field(default_factory=dict)
-    expect: dict[str, Any] = field(default_factory=dict)
+    expect: Any = field(default_factory=dict)
     presets: dict[str, str] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
 
@@ -50,6 +52,7 @@ def load(recipe: str | Path | None, overrides: list[str] | None = None) -> Loade
     """
     tree = _read_recipe(recipe) if recipe else {}
     problems: list[str] = []
+    _check_version(recipe, tree.pop("version", VERSION))
     presets = _recipe_presets(tree.pop("defaults", []), problems)
     offline, expect = tree.pop("offline", {}) or {}, tree.pop("expect", {}) or {}
     cli_values, cli_presets = _split_overrides(overrides or [], problems)
@@ -78,6 +81,15 @@ def apply(loaded: Loaded, values: dict[str, Any], origin: str) -> Loaded:
     return replace(loaded, config=config, origin=merged)
 
 
+def compose_tree(tree: dict[str, Any], origin: str) -> Config:
+    """Return the configuration of a nested mapping over the defaults.
+
+    Raises:
+        ConfigError: naming every unknown key, wrong type and illegal value at once.
+    """
+    return compose([Layer(origin, _flatten(tree))], [])[0]
+
+
 def compose(layers: list[Layer], problems: list[str]) -> tuple[Config, dict[str, str]]:
     """Merge flat layers over the defaults; raise one ConfigError with all `problems` found here and before."""
     known = leaves()
@@ -100,6 +112,19 @@ def compose(layers: list[Layer], problems: list[str]) -> tuple[Config, dict[str,
         except OmegaConfBaseException as error:
             problems.append(_first_line(error))
     raise ConfigError("\n".join(problems))
+
+
+def preset_values(group: str, preset: str) -> dict[str, Any]:
+    """Return what a preset sets, as {dotted key: value}.
+
+    Raises:
+        ConfigError: there is no such preset.
+    """
+    problems: list[str] = []
+    layer = _preset_layer(group, preset, problems)
+    if problems:
+        raise ConfigError(problems[0])
+    return layer.values
 
 
 def get(config: Config, key: str) -> Any:
@@ -129,6 +154,14 @@ def _read_recipe(path: str | Path) -> dict[str, Any]:
         names = sorted(p.stem for p in shipped("recipes").glob("*.yaml"))
         raise ConfigError(f"--config {path}: no such file. Shipped recipes: {', '.join(names)} (recipes ls)")
     return _read_yaml(file)
+
+
+def _check_version(recipe: str | Path | None, version: Any) -> None:
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise ConfigError(
+            f"{recipe}: version={version!r} must be a recipe format that this release reads, 1 to {VERSION}: a higher "
+            "one is for a newer ppo_lightning; install that, or remove `version:` and see what is reported"
+        )
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:

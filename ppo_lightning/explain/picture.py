@@ -43,7 +43,7 @@ class Canvas:
     """
 
     width: int
-    y: float = 0
+    y: float = 0.0
     shapes: list[str] = field(default_factory=list)
 
     def text(self, x: float, words: str, css: str = "") -> None:
@@ -112,7 +112,7 @@ def _legend(canvas: Canvas, flow: Flow) -> None:
         canvas.width - PAD,
     )
     canvas.y += 2
-    x = PAD
+    x: float = PAD
     for layer, words in LEGEND:
         wide = 22 + len(f"{layer}: {words}") * CHAR + 12
         if x > PAD and x + wide > canvas.width:

@@ -18,6 +18,7 @@ LAYERS = (
         "data",
         "parallel",
         "run_dir",
+        "environment",
         "samples",
         "signals",
         "loggers",
