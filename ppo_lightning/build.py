@@ -26,6 +26,7 @@ from ppo_lightning.config.validate import validate
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines import find_engine
 from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
+from ppo_lightning.environment import write_environment
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
@@ -38,7 +39,7 @@ from ppo_lightning.rewards.pool import RewardPool
 from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
 from ppo_lightning.rewards.self_test import golds_of, self_test
 from ppo_lightning.rewards.streaming import RuleRewards
-from ppo_lightning.run_dir import CONFIG, RunDir
+from ppo_lightning.run_dir import CONFIG, ENVIRONMENT, RunDir
 from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
 from ppo_lightning.stages import uses_critic, uses_reference
 from ppo_lightning.stages.rollout import Roller
@@ -82,6 +83,7 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
     run_dir.create()
     (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+    write_environment(run_dir.path / ENVIRONMENT)
     module = build_module(config, tokenizer)
     stop = StopSignal()
     stop.install()
