@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 TORCH := torch==2.13.0
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
-EXTRAS := dev,wandb,math,offline,remote,lora
+EXTRAS := dev,wheel,wandb,math,offline,remote,lora
 MODEL := smollm2-135m-instruct
 PYTEST_ARGS ?=
 PARALLEL := -n 2 --dist loadfile
@@ -70,6 +70,10 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 	@for script in tests/parity/generate_*.py; do .venv-verl/bin/python $$script; done
 	@$(RUN) pytest tests/parity -q
 	@$(RUN) tests.parity.report
+
+.PHONY: docs
+docs: setup  ## write the pages that come from tables (docs/generate.py)
+	@$(VENV)/bin/python docs/generate.py
 
 clean:  ## remove the environments
 	@rm -rf $(VENV) .venv-verl
