@@ -86,19 +86,24 @@ window.Page = (() => {
   let pinned = null;
   function showTip(anchor) {
     const tip = byId("tip"), key = anchor.dataset.key, known = definitions[key];
-    const rows = known
-      ? [["reduction", known.reduction], ["numerator", known.numerator], ["denominator", known.denominator], ["unit", known.unit], ["stage", known.stage]]
+    const plain = (text) => (text === "-" ? "none" : text.replace(/`/g, ""));
+    const names = [["numerator"], ["denominator"], ["reduction"], ["unit"], ["stage"], ["healthy"], ["action", "if not"]];
+    const rows = known ? names.filter(([name]) => known[name]).map(([name, shown]) => [shown || name, plain(known[name])])
       : [["", "not declared: a metric of your own"]];
     tip.replaceChildren(
       el("strong", { class: "mono" }, key),
-      el("dl", {}, rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text === "-" ? "none" : text)])),
+      known && known.meaning ? el("p", {}, plain(known.meaning)) : "",
+      el("dl", {}, rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])),
     );
     tip.hidden = false;
-    const box = anchor.getBoundingClientRect(), width = tip.offsetWidth, height = tip.offsetHeight;
+    tip.style.maxHeight = "";
+    const box = anchor.getBoundingClientRect(), width = tip.offsetWidth, above = box.top - 14, under = window.innerHeight - box.bottom - 14;
+    const below = tip.offsetHeight <= under || under >= above;
+    tip.style.maxHeight = `${below ? under : above}px`;
+    const height = tip.offsetHeight;
     const left = Math.max(8, Math.min(box.left, document.documentElement.clientWidth - width - 8));
-    const below = box.bottom + 6 + height < window.innerHeight;
     tip.style.left = `${left + window.scrollX}px`;
-    tip.style.top = `${(below ? box.bottom + 6 : Math.max(box.top - height - 6, 8)) + window.scrollY}px`;
+    tip.style.top = `${(below ? box.bottom + 6 : box.top - height - 6) + window.scrollY}px`;
     anchor.setAttribute("aria-describedby", "tip");
   }
   function hideTip(anchor) {
