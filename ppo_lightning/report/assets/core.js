@@ -114,7 +114,15 @@ window.Page = (() => {
   function watchKeys(table) {
     definitions = table;
     const of = (event) => (event.target.closest ? event.target.closest("button.key") : null);
-    document.addEventListener("pointerover", (event) => { const key = of(event); if (key && !pinned && event.pointerType === "mouse") showTip(key); });
+    /* After Esc a name under a pointer that rests stays quiet. */
+    let x = 0, y = 0, quiet = false;
+    document.addEventListener("pointerover", (event) => {
+      if (event.clientX !== x || event.clientY !== y) quiet = false;
+      [x, y] = [event.clientX, event.clientY];
+      const key = of(event);
+      if (key && !pinned && !quiet && event.pointerType === "mouse") showTip(key);
+    });
+    document.addEventListener("pointermove", (event) => { [x, y] = [event.clientX, event.clientY]; });
     document.addEventListener("pointerout", (event) => { const key = of(event); if (key && !pinned && event.pointerType === "mouse") hideTip(key); });
     document.addEventListener("focusin", (event) => { const key = of(event); if (key) showTip(key); });
     document.addEventListener("focusout", (event) => { const key = of(event); if (key) hideTip(key); });
@@ -124,7 +132,7 @@ window.Page = (() => {
       if (pinned === key) hideTip(key);
       else { showTip(key); pinned = key; }
     });
-    document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(pinned); });
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape") { hideTip(pinned); quiet = true; } });
   }
 
   const say = (text) => { byId("spoken").textContent = text; };
