@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     "metrics": "list the metrics a recipe logs, or explain one",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "model": "packaged models: `model ls`, `model get NAME`",
+    "wandb-view": "make a W&B workspace of the panels that matter",
     "recipes": "shipped recipes: `recipes ls`, `recipes cp NAME FILE`",
 }
 """Verb -> help. `reward-check` lives in `verbs/reward_check.py`."""
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = options.run(options)
         sys.stdout.flush()
     except PPOLightningError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        from ppo_lightning.secrets import redact
+
+        print(f"error: {redact(str(error))}", file=sys.stderr)  # noqa: T201
         return EXIT_USER
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -17,7 +17,7 @@ class Shown:
     prompt: str
     response: str
     ground_truth: Any
-    score: float
+    score: float | None
 
 
 def rollout_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
