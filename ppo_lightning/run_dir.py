@@ -10,6 +10,7 @@ from ppo_lightning.errors import ConfigError
 from ppo_lightning.secrets import redact
 
 CONFIG, METRICS, WARNINGS = "config.yaml", "metrics.jsonl", "warnings.jsonl"
+ENVIRONMENT = "environment.json"
 NAME = re.compile(r"\w[\w.-]*")
 LONGEST_NAME = 200
 """Bytes; file systems allow 255, and `-2` or a suffix may follow."""

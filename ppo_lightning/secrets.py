@@ -16,7 +16,8 @@ from typing import Any
 from ppo_lightning.config.load import get
 from ppo_lightning.config.schema import Config, leaves
 
-MASK = "***"
+MASK = "<redacted>"
+"""A plain scalar in YAML, where asterisks would be an alias."""
 SHORTEST = 8
 """Shorter values are words that occur anywhere: masking them would spoil every text."""
 

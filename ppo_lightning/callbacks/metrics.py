@@ -16,7 +16,7 @@ from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import without_padding
 from ppo_lightning.run_dir import RunDir
-from ppo_lightning.samples import DATA_COLUMNS, rollout_rows
+from ppo_lightning.samples import DATA_COLUMNS, TOKENS_PER_STEP, rollout_rows
 from ppo_lightning.stages import STAGES
 
 
@@ -66,7 +66,7 @@ class MetricsCallback(L.Callback):
         self.pending = metrics
         if context.ranks.first:
             if self._wants_rows(pl_module):
-                rows = rollout_rows(batch, pl_module.tokenizer)
+                rows = rollout_rows(batch, pl_module.tokenizer, TOKENS_PER_STEP)
                 self._keep("training", f"step_{context.step:06d}", rows, pl_module)
             self.on_step(context.step, metrics, batch)
 

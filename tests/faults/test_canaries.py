@@ -5,10 +5,12 @@ import sys
 
 import pytest
 import wandb
+import yaml
 
 from ppo_lightning import secrets
 from ppo_lightning.config.load import load, to_yaml
 from ppo_lightning.config.schema import Config
+from ppo_lightning.secrets import MASK
 
 ENVIRONMENT, GIVEN, ARGUMENT, OPTION, ADDRESS = (
     f"canary-{name}-4f1c" for name in ("env", "given", "argv", "option", "url")
@@ -46,7 +48,7 @@ def test_nowhere_in_a_run(fit_tiny, tmp_path, planted):
     code, folder, said = fit_tiny(
         tmp_path / "runs",
         "algorithm.adv_estimator=grpo",
-        "data.max_val_rows=2",
+        "data.val=null",
         "trainer.steps=1",
         "logging.wandb=offline",
         "logging.loggers=[tensorboard,csv]",
@@ -63,9 +65,11 @@ def test_nowhere_in_a_run(fit_tiny, tmp_path, planted):
         if (tmp_path / left).exists() and any((tmp_path / left).rglob("*.*")):
             assert leaks(tmp_path / left) == []
     dumps = "".join(path.read_text() for path in (folder / "rollouts").glob("*.jsonl"))
-    assert "401 for *** at http://***@host, ***" in dumps  # the fault itself is there
-    assert "key ***" in dumps
-    assert "api_key: '***'" in (folder / "config.yaml").read_text()
+    assert f"401 for {MASK} at http://{MASK}@host, {MASK}" in dumps  # the fault itself is there
+    assert f"key {MASK}" in dumps
+    assert yaml.safe_load((folder / "config.yaml").read_text())["reward"]["options"] == {"api_key": MASK}
+    assert list(folder.glob("wandb/offline-run-*/*.wandb"))
+    assert list(folder.glob("tensorboard/events*"))
 
 
 def test_the_naive_way_leaks(tmp_path, planted, monkeypatch):
