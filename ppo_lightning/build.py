@@ -26,6 +26,8 @@ from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
+from ppo_lightning.parallel.ranks import ranks_of
+from ppo_lightning.parallel.strategy import on_every_rank, strategy_of
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
 from ppo_lightning.rewards.check import Gold
 from ppo_lightning.rewards.pool import RewardPool
@@ -61,32 +63,38 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     Raises:
         PPOLightningError: something that the user must change; nothing was lost.
     """
-    config = loaded.config
-    run_dir = (
-        RunDir(config.output_dir, config.name) if resume != "never" else RunDir.fresh(config.output_dir, config.name)
-    )
+    trainer = build_trainer(loaded.config, callbacks)
+    return on_every_rank(trainer, lambda: fit_rank(loaded, resume, trainer))
+
+
+def fit_rank(loaded: Loaded, resume: str, trainer: L.Trainer) -> int:
+    """Do this rank's part of a run, the others being there; arguments and result as of `fit`."""
+    config, ranks = loaded.config, ranks_of(trainer)
+    make = RunDir if resume != "never" else RunDir.fresh
+    run_dir = ranks.of_first(make(config.output_dir, config.name) if ranks.first else None)
     store = CheckpointStore(run_dir.checkpoints, config.checkpoint)
-    start = store.find(resume)
+    start = ranks.of_first(store.find(resume) if ranks.first else None)
     L.seed_everything(config.seed, verbose=False)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     tokenizer = load_tokenizer(config.model)
-    view = ConsoleView(_speaks(), config.logging.samples_per_step, tokenizer)
+    view = ConsoleView(ranks.first, config.logging.samples_per_step, tokenizer)
     data = PromptDataModule(config, tokenizer, view.say)
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
-    run_dir.create()
-    (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+    if ranks.first:
+        run_dir.create()
+        (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
     module = build_module(config, tokenizer)
     stop = StopSignal()
     stop.install()
     store.wandb_id = wandb_id_of(start) if start else None
-    sinks = build_sinks(config, run_dir, store)
-    metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say)
+    sinks = build_sinks(config, run_dir, store) if ranks.first else []
+    metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say, ranks.first)
     golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
     rollouts = build_rollouts(config, tokenizer, module, view, golds)
     rollouts.interrupted = lambda: stop.asked
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
-    trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
+    trainer.callbacks[:] = [restore, rollouts, metrics, *trainer.callbacks, schedule]  # type: ignore[attr-defined]
     for line in banner(config, run_dir, module, data):
         view.say(line)
     try:
@@ -114,7 +122,8 @@ class Restore(L.Callback):
         if self.path is not None:
             self.store.restore(self.path, pl_module, self.data)
             self.view.say(f"resume: after step {pl_module.step}, from {self.path}")
-        self.run_dir.truncate_metrics(pl_module.step if self.path else -1)
+        if pl_module.ranks.first:
+            self.run_dir.truncate_metrics(pl_module.step if self.path else -1)
         self.view.begin(pl_module.step, self.data.steps)
         pl_module.announce = self.view.on_stage
 
@@ -223,15 +232,15 @@ def validation_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
     return Sampling(v.temperature, v.response_tokens or config.rollout.response_tokens, v.top_p, v.top_k, 0.0, stop_ids)
 
 
-def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) -> L.Trainer:
+def build_trainer(config: Config, callbacks: Sequence[L.Callback]) -> L.Trainer:
     """Make the Trainer: one Lightning epoch is the whole run, and nothing of its own is saved or logged."""
     return L.Trainer(
         accelerator=config.trainer.accelerator,
-        strategy="auto",
+        strategy=strategy_of(config.trainer),
         devices=config.trainer.devices,
         num_nodes=config.trainer.nodes,
         max_epochs=1,
-        callbacks=callbacks,
+        callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -240,25 +249,21 @@ def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) 
         val_check_interval=10**9,
         check_val_every_n_epoch=None,
         use_distributed_sampler=False,
-        default_root_dir=run_dir.path,
+        default_root_dir=config.output_dir,
     )
 
 
 def build_sinks(config: Config, run_dir: RunDir, store: CheckpointStore) -> list[Sink]:
     """Open the loggers besides metrics.jsonl."""
     sinks: list[Sink] = []
-    if config.logging.wandb != "off" and _speaks():
+    if config.logging.wandb != "off":
         from ppo_lightning.loggers import WandbSink
 
         sink = WandbSink(config, run_dir, store.wandb_id)
         store.wandb_id = sink.run_id
         sinks.append(sink)
-    if config.logging.tensorboard and _speaks():
+    if config.logging.tensorboard:
         from ppo_lightning.loggers import TensorBoardSink
 
         sinks.append(TensorBoardSink(run_dir))
     return sinks
-
-
-def _speaks() -> bool:
-    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except PPOLightningError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USER
+        return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -1,5 +1,6 @@
 """Rows of a batch in words: what is written to rollouts/ and shown on the console."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,16 @@ def rollout_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
         own |= {"advantage": advantages[row]} if advantages else {}
         rows.append(own | {name: value for name, value in beside.items() if name not in own})
     return rows
+
+
+def numbered(batch: DataProto, rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Put its number among the rows of all ranks before what was made of each row."""
+    return list(zip(batch.tensors()["global_row"].tolist(), rows, strict=True))
+
+
+def in_order(parts: Iterable[list[tuple[int, dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """Join the numbered rows of all ranks in the order that they belong in."""
+    return [row for _, row in sorted((pair for part in parts for pair in part), key=lambda pair: pair[0])]
 
 
 def best_and_worst(batch: DataProto, tokenizer: Any, groups: int) -> list[tuple[Shown, Shown]]:

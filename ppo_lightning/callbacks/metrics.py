@@ -12,7 +12,7 @@ from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import without_padding
 from ppo_lightning.run_dir import RunDir
-from ppo_lightning.samples import DATA_COLUMNS, rollout_rows
+from ppo_lightning.samples import DATA_COLUMNS, in_order, numbered, rollout_rows
 from ppo_lightning.stages import STAGES
 
 Sink = Callable[[int, dict[str, float | None]], None]
@@ -27,6 +27,7 @@ class MetricsCallback(L.Callback):
         on_step: told (step, metrics, batch) after each step, on the first rank.
         on_validation: told (step, metrics) after each validation, on the first rank.
         say: takes a line for the console.
+        writes: whether this rank writes.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class MetricsCallback(L.Callback):
         on_step: Callable[[int, dict, DataProto], None] = lambda step, metrics, batch: None,
         on_validation: Callable[[int, dict], None] = lambda step, metrics: None,
         say: Callable[[str], None] = lambda text: None,
+        writes: bool = True,
     ) -> None:
-        self.run_dir, self.sinks = run_dir, sinks
+        self.run_dir, self.sinks, self.writes = run_dir, sinks, writes
         self.on_step, self.on_validation, self.say = on_step, on_validation, say
         self.started = 0.0
         self.pending: dict[str, float | None] = {}
@@ -57,20 +59,27 @@ class MetricsCallback(L.Callback):
         metrics = context.book.compute(context.ranks.gather)
         alarm = raise_alarm(metrics, pl_module.config)
         self.pending = metrics
+        if pl_module.config.logging.rollouts:
+            self._dump(f"step_{context.step:06d}", [batch], pl_module)
         if context.ranks.first:
-            if pl_module.config.logging.rollouts:
-                self.run_dir.write_rollouts(f"step_{context.step:06d}", rollout_rows(batch, pl_module.tokenizer))
             self.on_step(context.step, metrics, batch)
             if alarm:
                 self.say(alarm)
 
+    def _dump(self, name: str, batches: list[DataProto], module: PPOModule) -> None:
+        """Write the rows of all ranks on the first one, in the order that they belong in."""
+        mine = [pair for batch in batches for pair in numbered(batch, rollout_rows(batch, module.tokenizer))]
+        parts = module.ranks.gather_first(mine)
+        if module.ranks.first:
+            self.run_dir.write_rollouts(name, in_order(parts))
+
     def flush(self, step: int) -> None:
         """Write the step's line: training and, where it ran, validation metrics under one step number."""
-        if self.pending:
+        if self.pending and self.writes:
             self.run_dir.append_metrics(step, self.pending)
             for sink in self.sinks:
                 sink(step, self.pending)
-            self.pending = {}
+        self.pending = {}
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Start the clock."""
@@ -83,18 +92,18 @@ class MetricsCallback(L.Callback):
         metrics["timing_s/testing"] = time.perf_counter() - self.started
         self.last_validation = metrics
         self.pending |= metrics
+        if pl_module.config.logging.rollouts:
+            self._dump(f"validation_{pl_module.step:06d}", pl_module.validation, pl_module)
         if pl_module.ranks.first:
-            rows = [row for batch in pl_module.validation for row in rollout_rows(batch, pl_module.tokenizer)]
-            if pl_module.config.logging.rollouts:
-                self.run_dir.write_rollouts(f"validation_{pl_module.step:06d}", rows)
             self.on_validation(pl_module.step, metrics)
         pl_module.validation = []
 
 
 def validation_summary(module: PPOModule) -> dict[str, float]:
     """Return val-core/val-aux metrics of the rows of all ranks."""
-    mine = [row for batch in module.validation for row in _scored_rows(batch)]
-    rows = [row for part in module.ranks.gather(mine) for row in part]
+    batches = [without_padding(batch) for batch in module.validation]
+    mine = [pair for batch in batches for pair in numbered(batch, _scored_rows(batch))]
+    rows = in_order(module.ranks.gather(mine))
     taken = ("uid", "data_source", "sample")
     names = sorted({name for row in rows for name in row} - set(taken))
     return validation_metrics(
@@ -110,7 +119,6 @@ def _scored_rows(batch: DataProto) -> list[dict[str, Any]]:
 
     Rows whose reward failed and was dropped are left out: num_samples tells.
     """
-    batch = without_padding(batch)
     columns, tensors = batch.non_tensor_batch, batch.batch
     scores, samples = tensors["rm_scores"].sum(-1).tolist(), tensors["sample_index"].tolist()
     extra = [name for name in columns if name not in DATA_COLUMNS]

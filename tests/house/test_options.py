@@ -14,7 +14,6 @@ LEAVES = 135
 PENDING = {
     "rollout.top_k",
     "rollout.top_p",
-    "trainer.balance_batch",
     "validation.temperature",
     "validation.top_k",
     "validation.top_p",
