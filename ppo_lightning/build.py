@@ -16,7 +16,7 @@ from ppo_lightning.callbacks.console import ConsoleView
 from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
-from ppo_lightning.checkpoint import CheckpointStore, wandb_id_of
+from ppo_lightning.checkpoint.store import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
 from ppo_lightning.data.datamodule import PromptDataModule

@@ -5,7 +5,7 @@ import time
 import lightning as L
 
 from ppo_lightning.callbacks.metrics import MetricsCallback
-from ppo_lightning.checkpoint import CheckpointStore
+from ppo_lightning.checkpoint.store import CheckpointStore
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import RolloutInterruptedError
 from ppo_lightning.errors import DivergedError

@@ -1,4 +1,4 @@
-"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- cli."""
+"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- verbs <- cli."""
 
 import subprocess
 import sys
@@ -24,6 +24,7 @@ LAYERS = (
     },
     {"module", "callbacks", "checkpoint", "report"},
     {"build", "offline", "recipes"},
+    {"verbs"},
     {"cli", "__main__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -1,50 +1,17 @@
-"""Checkpoints: written beside, synced, renamed, marked whole last; then older ones are pruned.
+"""The checkpoints of one run directory: written whole or not at all, found, read and pruned."""
 
-checkpoints/step_000040/
-  actor/               Hugging Face folder: AutoModelForCausalLM.from_pretrained reads it
-  critic.safetensors   value model
-  optimizer_*.pt       tensors and plain numbers only
-  state.json           every other mutable value of the run
-  COMPLETE             written last; a folder without it is not a checkpoint
-"""
-
-import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-
+from ppo_lightning.checkpoint.state import RunState
+from ppo_lightning.checkpoint.weights import read_weights, write_weights
 from ppo_lightning.config.schema import CheckpointConfig
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.errors import CheckpointError
 from ppo_lightning.module import PPOModule
 
-MARKER, STATE = "COMPLETE", "state.json"
-
-
-@dataclass
-class RunState:
-    """Every mutable value of a run besides weights and optimizers.
-
-    Attributes:
-        step: training steps done.
-        drawn: training draws consumed.
-        kl_controller: the KL coefficient in force.
-        schedulers: learning-rate schedules, in the order of the optimizers.
-        wandb_id: run to continue in W&B.
-        best: best value of checkpoint.best_metric and its step.
-    """
-
-    step: int
-    drawn: int
-    kl_controller: dict[str, float]
-    schedulers: list[dict[str, Any]]
-    wandb_id: str | None
-    best: dict[str, float] | None
+MARKER = "COMPLETE"
 
 
 class CheckpointStore:
@@ -68,7 +35,8 @@ class CheckpointStore:
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            _write(partial, module, self._state(module, data))
+            write_weights(partial, module)
+            RunState.of(module, data, self.wandb_id, self.best).write(partial)
             _sync_tree(partial)
             if target.exists():
                 shutil.rmtree(target)
@@ -111,29 +79,14 @@ class CheckpointStore:
             CheckpointError: a file is damaged or belongs to another model.
         """
         try:
-            state = RunState(**json.loads((path / STATE).read_text(encoding="utf-8")))
-            weights: dict[str, torch.Tensor] = {}
-            for file in sorted((path / "actor").glob("*.safetensors")):
-                weights |= load_file(file)
-            _load(module.actor, weights, path / "actor")
-            if module.critic is not None:
-                _load(module.critic, load_file(path / "critic.safetensors"), path / "critic.safetensors")
-            for name, optimizer in _optimizers(module).items():
-                optimizer.load_state_dict(torch.load(path / f"optimizer_{name}.pt", weights_only=True))
+            state = RunState.read(path)
+            read_weights(path, module)
         except CheckpointError:
             raise
         except Exception as error:
             raise CheckpointError(f"checkpoint {path} is damaged: {str(error).splitlines()[0]}") from error
-        module.step, data.drawn = state.step, state.drawn
-        module.kl_controller.load_state_dict(state.kl_controller)
-        for scheduler, saved in zip(module.schedulers(), state.schedulers, strict=True):
-            scheduler.load_state_dict(saved)
+        state.apply(module, data)
         self.best = state.best
-
-    def _state(self, module: PPOModule, data: PromptDataModule) -> RunState:
-        schedulers = [scheduler.state_dict() for scheduler in module.schedulers()]
-        plain = [{k: v for k, v in saved.items() if k != "lr_lambdas"} | {"lr_lambdas": [None]} for saved in schedulers]
-        return RunState(module.step, data.drawn, module.kl_controller.state_dict(), plain, self.wandb_id, self.best)
 
     def _note_best(self, step: int, validation: dict[str, float]) -> None:
         value = validation.get(self.config.best_metric) if self.config.best_metric else None
@@ -154,36 +107,7 @@ class CheckpointStore:
 
 def wandb_id_of(path: Path) -> str | None:
     """Return the W&B run that a checkpoint belongs to."""
-    return json.loads((path / STATE).read_text(encoding="utf-8"))["wandb_id"]
-
-
-def _write(folder: Path, module: PPOModule, state: RunState) -> None:
-    module.actor.save_pretrained(folder / "actor")
-    module.tokenizer.save_pretrained(folder / "actor")
-    if module.critic is not None:
-        save_file({k: v.contiguous() for k, v in module.critic.state_dict().items()}, folder / "critic.safetensors")
-    for name, optimizer in _optimizers(module).items():
-        torch.save(optimizer.state_dict(), folder / f"optimizer_{name}.pt")
-    (folder / STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
-
-
-def _optimizers(module: PPOModule) -> dict[str, torch.optim.Optimizer]:
-    found = module.optimizers(use_pl_optimizer=False)
-    found = found if isinstance(found, list) else [found]
-    return dict(zip(("actor", "critic"), found, strict=False))
-
-
-def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor], source: Path) -> None:
-    """Load weights; tied tensors are saved once and may be missing under their second name."""
-    own = model.state_dict()
-    for name, tensor in weights.items():
-        if name not in own or own[name].shape != tensor.shape:
-            raise CheckpointError(f"{source}: `{name}` does not fit the configured model")
-        own[name].copy_(tensor)
-    loaded = {own[name].data_ptr() for name in weights}
-    missing = [name for name, tensor in own.items() if tensor.data_ptr() not in loaded]
-    if missing:
-        raise CheckpointError(f"{source}: holds no `{missing[0]}`")
+    return RunState.read(path).wandb_id
 
 
 def _sync_tree(folder: Path) -> None:
