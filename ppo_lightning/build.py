@@ -152,8 +152,9 @@ def build_engine(config: Config, module: PPOModule) -> Engine:
         from ppo_lightning.engines.transformers import TransformersEngine
 
         policy: Any = module.actor
-        if rollout.dtype not in ("model", config.model.dtype):
-            policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
+        dtype = config.model.dtype if rollout.dtype == "model" else rollout.dtype
+        if dtype != config.model.dtype or module.ranks.sharded:  # a sharded policy cannot decode by itself
+            policy = load_causal_lm(replace(config.model, dtype=dtype))
             policy.requires_grad_(requires_grad=False).to(module.device)
         context = getattr(policy.config, "max_position_embeddings", None) or 2**31
         return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)

@@ -21,6 +21,7 @@ from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.optimizer import make_optimizer
 from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks, ranks_of
+from ppo_lightning.parallel.sharding import shard_as
 from ppo_lightning.protocol.contract import require, require_written
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.rewards.assemble import RowScores
@@ -68,9 +69,10 @@ class PPOModule(L.LightningModule):
         models = {"actor": self.actor} | ({"critic": self.critic} if self.critic else {})
         return [make_optimizer(model, self.config, name) for name, model in models.items()]
 
-    def on_fit_start(self) -> None:
-        """Learn this process's place among the ranks."""
+    def configure_model(self) -> None:
+        """Learn this process's place among the ranks, before any hook asks, and shard the models if that is wanted."""
         self.ranks = ranks_of(self.trainer)
+        shard_as(self.trainer.strategy, (self.actor, self.critic, self.reference))
 
     def on_before_batch_transfer(self, batch: DataProto, dataloader_idx: int) -> DataProto:
         """Open the step: a uid per prompt draw, n rows per prompt, per-step values."""

@@ -144,8 +144,6 @@ def _devices(config: Config) -> Iterator[str]:
             f"trainer.strategy=single runs on one device, got trainer.devices={config.trainer.devices} x trainer.nodes="
             f"{config.trainer.nodes}: use strategy=ddp, or strategy=fsdp where a model does not fit on one device"
         )
-    if config.trainer.strategy == "fsdp":
-        yield "trainer.strategy=fsdp is not available yet: use strategy=ddp"
 
 
 def _algorithm(config: Config) -> Iterator[str]:

@@ -16,6 +16,7 @@ from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Requ
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.engines.kv_cache import make_cache, use_attention
 from ppo_lightning.engines.sampling import draw, stream, uniforms
+from ppo_lightning.parallel.sharding import named_weights
 
 COMPACT_BELOW = 0.8
 """Rows are compacted when fewer than this share of the batch is still generating."""
@@ -73,7 +74,7 @@ class TransformersEngine(Interruptible):
 
     def expected_checksum(self, policy: nn.Module) -> float | None:
         """Return None when the policy's own tensors are used, else what a copy must add up to."""
-        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in policy.named_parameters())
+        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in named_weights(policy))
 
     def generate(
         self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import lightning as L
 import torch.distributed as dist
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch import nn
 
@@ -84,6 +84,26 @@ class ReplicatedStrategy(Group, DDPStrategy):  # type: ignore[misc]
         broadcast(self.model)
 
 
+class ShardedStrategy(Group, ModelParallelStrategy):  # type: ignore[misc]
+    """FSDP2 over all ranks; the module shards its models in `configure_model`.
+
+    Lightning's FSDPStrategy is FSDP1: it refuses a CPU, wraps the module as DDP does, and hides parameters in flat
+    ones, so that names, the output head's weight and single gradients cannot be read. FSDP2 keeps every parameter under
+    its name as a DTensor, shards each model by itself, and runs on gloo, where it can be tested against DDP.
+    """
+
+    shards = True
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(data_parallel_size=ranks, tensor_parallel_size=1, timeout=TIMEOUT)
+
+    def setup_environment(self) -> None:
+        """Join the group; the mesh needs the module, which is not connected when the ranks are started."""
+        if self.lightning_module is None:
+            self.connect(nn.Identity())  # type: ignore[arg-type]
+        super().setup_environment()
+
+
 def broadcast(module: nn.Module) -> None:
     """Copy parameters and buffers of the first rank to all others, tied ones once."""
     for tensor in [*module.parameters(), *module.buffers()]:
@@ -94,6 +114,8 @@ def strategy_of(config: TrainerConfig) -> Strategy | str:
     """Return what `L.Trainer(strategy=...)` takes for `trainer.strategy`."""
     if config.strategy == "ddp":
         return ReplicatedStrategy(timeout=TIMEOUT)
+    if config.strategy == "fsdp":
+        return ShardedStrategy(config.devices * config.nodes)
     return "auto"
 
 

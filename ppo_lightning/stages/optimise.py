@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from ppo_lightning.algorithms.aggregation import LossCounts, count
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.parallel.gradients import average_gradients
+from ppo_lightning.parallel.sharding import sum_gradients_at, whole
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import Chunk, micros
+from ppo_lightning.stages.forward import Chunk, idle, micros
 from ppo_lightning.stages.spread import epoch_rows
 
 
@@ -30,6 +31,9 @@ class Loss(Protocol):
 
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return the micro-batch's share of the mini-batch loss."""
+
+    def idle(self, micro: Chunk) -> Tensor:
+        """Return a zero that depends on every parameter, from a micro-batch without valid tokens."""
 
     def close(self, mini: DataProto) -> None:
         """See the whole mini-batch after its last backward."""
@@ -63,10 +67,17 @@ def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext,
             context.book.sum("training/empty_minibatches", 1.0)
         return
     book = MetricBook()
-    for micro in micros(mini, context.config.update, context.sharing):
-        context.backward(loss(micro, counts, book))
+    chunks = list(micros(mini, context.config.update, context.sharing))
+    passes = context.ranks.most(len(chunks)) if context.ranks.sharded else len(chunks)
+    for number in range(passes):
+        sum_gradients_at(loss.model, last=number == passes - 1)
+        if number < len(chunks):
+            context.backward(loss(chunks[number], counts, book))
+        else:
+            context.backward(loss.idle(idle(mini, context.config.update, context.sharing)))
     loss.close(mini)
-    average_gradients(loss.model.parameters(), context.ranks)
+    if not context.ranks.sharded:  # a sharded model's gradients are averaged in its last backward pass
+        average_gradients(loss.model.parameters(), context.ranks)
     _step(context, loss, book)
     context.book.update(book)
 
@@ -82,7 +93,7 @@ def global_counts(minis: Sequence[DataProto], context: StepContext) -> list[Loss
 def _step(context: StepContext, loss: Loss, book: MetricBook) -> None:
     """Clip, check and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
-    norm = nn.utils.clip_grad_norm_(loss.model.parameters(), loss.grad_clip, error_if_nonfinite=False)
+    norm = whole(nn.utils.clip_grad_norm_(loss.model.parameters(), loss.grad_clip, error_if_nonfinite=False))
     finite = bool(torch.isfinite(norm))
     if finite:
         optimizer.step()
