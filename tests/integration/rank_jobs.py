@@ -6,14 +6,18 @@ One process per rank does all runs of a test file: starting one costs more than 
 import json
 import os
 import socket
+import string
 import subprocess
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
 import torch
 import torch.distributed as dist
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 COLLECTIVES = (
     "all_reduce",
@@ -24,6 +28,92 @@ COLLECTIVES = (
     "broadcast",
     "barrier",
 )
+
+
+FILES = Path(__file__).parent / "files"
+SMALL = [
+    "data.train=arithmetic:rows=40,digits=1,seed=1",
+    "data.val=null",
+    "data.max_prompt_tokens=64",
+    "data.prompts_per_step=4",
+    "rollout.rollouts_per_prompt=4",
+    "rollout.response_tokens=12",
+    "update.sequences_per_minibatch=8",
+    "update.sequences_per_microbatch=4",
+    "actor.lr=1e-4",
+    "critic.lr=1e-4",
+    "trainer.threads=1",
+    "reward.workers=1",
+    f"reward.path={FILES / 'rank_rewards.py'}",
+    "logging.samples_per_step=0",
+    "checkpoint.every_steps=0",
+]
+
+
+def save_small_model(folder):
+    """Save a random model of two layers over single characters, whose responses end early now and then."""
+    characters = sorted(set(string.printable) - set("\t\r\x0b\x0c"))
+    vocabulary = {name: place for place, name in enumerate(["<pad>", "<eos>", "<unk>", *characters])}
+    plain = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    plain.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    plain.decoder = decoders.Fuse()
+    names = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, **names)
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=1,
+        pad_token_id=0,
+        initializer_range=0.3,
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[1] *= 3
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def job(folder, model, name, *overrides, ranks=1, strategy="ddp", **more):
+    """Return a run as `do` takes it; its directory is folder/<ranks>/<name>."""
+    where = [f"model.path={model}", f"output_dir={folder}/{ranks}", f"name={name}"]
+    spread = [f"strategy={strategy}", f"trainer.devices={ranks}"] if ranks > 1 else []
+    return {"overrides": [*SMALL, *where, *overrides, *spread], "out": f"{folder}/{ranks}/{name}", **more}
+
+
+def lines(folder):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def kept(folder, ranks):
+    """Return what each rank kept of a run."""
+    return [torch.load(Path(folder) / f"rank_{rank}_of_{ranks}.pt") for rank in range(ranks)]
+
+
+VOLATILE = ("timing", "perf/throughput", "perf/time_per_step", "global_seqlen")
+
+
+def differences(left, right):
+    """Return the largest difference of each metric of two runs, relative where the number is above 1."""
+    found = {}
+    for a, b in zip(left, right, strict=True):
+        a, b = ({k: v for k, v in line.items() if not k.startswith(VOLATILE)} for line in (a, b))
+        assert a.keys() == b.keys(), a.keys() ^ b.keys()
+        for key, value in a.items():
+            found[key] = max(found.get(key, 0.0), abs(value - b[key]) / max(1.0, abs(value)))
+    return found
+
+
+def weight_difference(left, right):
+    return max(float((value - right[name]).abs().max()) for name, value in left.items())
 
 
 class Watcher(L.Callback):
@@ -63,10 +153,13 @@ def do(jobs):
     from ppo_lightning.build import fit, quiet
     from ppo_lightning.config.load import load
     from ppo_lightning.config.validate import validate
+    from ppo_lightning.parallel.ranks import Ranks
+    from ppo_lightning.stages import optimise
 
     quiet()
     torch.set_num_threads(1)
     watchers = []
+    own_counts = optimise.global_counts
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         counting(watchers)
     for job in jobs:
@@ -75,7 +168,10 @@ def do(jobs):
         out = Path(job["out"])
         out.mkdir(parents=True, exist_ok=True)
         watchers.append(Watcher(out))
+        if job.get("wrong"):  # the naive way: every rank divides by its own counts
+            optimise.global_counts = lambda minis, context: own_counts(minis, replace(context, ranks=Ranks()))
         code = fit(loaded, job.get("resume", "never"), [watchers[-1]])
+        optimise.global_counts = own_counts
         assert code == 0, code
 
 
