@@ -8,6 +8,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return found | ({"long": len(solution_str)} if len(solution_str) > 6 else {})
 
 
+def long(data_source, solution_str, ground_truth, extra_info=None):
+    """The length: ranks whose responses are longer have other losses."""
+    return float(len(solution_str))
+
+
 def coarse(data_source, solution_str, ground_truth, extra_info=None):
     """Right or wrong: many groups have no signal."""
     return float(sum(letter.isalpha() for letter in solution_str) > 5)
