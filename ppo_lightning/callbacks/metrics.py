@@ -12,7 +12,7 @@ from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import without_padding
 from ppo_lightning.run_dir import RunDir
-from ppo_lightning.samples import DATA_COLUMNS, in_order, numbered, rollout_rows
+from ppo_lightning.samples import DATA_COLUMNS, TOKENS_PER_STEP, in_order, numbered, rollout_rows, within_budget
 from ppo_lightning.stages import STAGES
 
 Sink = Callable[[int, dict[str, float | None]], None]
@@ -60,18 +60,18 @@ class MetricsCallback(L.Callback):
         alarm = raise_alarm(metrics, pl_module.config)
         self.pending = metrics
         if pl_module.config.logging.rollouts:
-            self._dump(f"step_{context.step:06d}", [batch], pl_module)
+            self._dump(f"step_{context.step:06d}", [batch], pl_module, TOKENS_PER_STEP)
         if context.ranks.first:
             self.on_step(context.step, metrics, batch)
             if alarm:
                 self.say(alarm)
 
-    def _dump(self, name: str, batches: list[DataProto], module: PPOModule) -> None:
+    def _dump(self, name: str, batches: list[DataProto], module: PPOModule, tokens: int = 0) -> None:
         """Write the rows of all ranks on the first one, in the order that they belong in."""
-        mine = [pair for batch in batches for pair in numbered(batch, rollout_rows(batch, module.tokenizer))]
+        mine = [pair for batch in batches for pair in numbered(batch, rollout_rows(batch, module.tokenizer, tokens))]
         parts = module.ranks.gather_first(mine)
         if module.ranks.first:
-            self.run_dir.write_rollouts(name, in_order(parts))
+            self.run_dir.write_rollouts(name, within_budget(in_order(parts), tokens))
 
     def flush(self, step: int) -> None:
         """Write the step's line: training and, where it ran, validation metrics under one step number."""

@@ -44,28 +44,25 @@ class Launcher(_SubprocessScriptLauncher):
 
 
 class Group:
-    """What both strategies share: the launcher, one process group, and a watch over all ranks.
+    """What both strategies share: the launcher, and a process group that is joined once.
 
     Attributes:
-        watch: ends all ranks when one fails.
         shards: whether models are sharded.
+        joined: whether this process is in the group.
     """
 
-    watch: Watch
     shards = False
+    joined = False
     launcher: Any
 
     def _configure_launcher(self: Any) -> None:
         self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def setup_environment(self: Any) -> None:
-        """Join the process group, once, and watch the others from then on."""
-        if hasattr(self, "watch"):
-            return
-        self.watch = Watch(lambda: self._launcher.procs)
-        self.watch.start()
-        super().setup_environment()  # type: ignore[misc]
-        self.watch.join(dist.get_rank(), dist.get_world_size())
+        """Join the process group, if that has not been done."""
+        if not self.joined:
+            self.joined = True
+            super().setup_environment()  # type: ignore[misc]
 
 
 class ReplicatedStrategy(Group, DDPStrategy):  # type: ignore[misc]
@@ -120,14 +117,20 @@ def strategy_of(config: TrainerConfig) -> Strategy | str:
 
 
 def on_every_rank(trainer: L.Trainer, function: Callable[[], T]) -> T:
-    """Start the other ranks if there are any to be started, join them, and run the function on each."""
+    """Start the other ranks if there are any to be started, join them, and run the function on each.
+
+    All of them end when one fails.
+    """
     strategy: Any = trainer.strategy
     if not isinstance(strategy, Group):
         return function()
 
     def joined() -> T:
+        watch = Watch(lambda: strategy.launcher.procs)
+        watch.start()
         strategy.setup_environment()
-        with strategy.watch:
+        watch.join(dist.get_rank(), dist.get_world_size())
+        with watch:
             return function()
 
     return strategy.launcher.launch(joined)
