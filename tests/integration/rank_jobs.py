@@ -35,8 +35,8 @@ SMALL = [
     "data.train=arithmetic:rows=40,digits=1,seed=1",
     "data.val=null",
     "data.max_prompt_tokens=64",
-    "data.prompts_per_step=4",
-    "rollout.rollouts_per_prompt=4",
+    "data.prompts_per_step=8",
+    "rollout.rollouts_per_prompt=2",
     "rollout.response_tokens=12",
     "update.sequences_per_minibatch=8",
     "update.sequences_per_microbatch=4",
@@ -77,7 +77,7 @@ def save_small_model(folder):
     )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
-        model.get_input_embeddings().weight[1] *= 3
+        model.get_input_embeddings().weight[1] *= 6
     model.save_pretrained(folder)
     return str(folder)
 

@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import rank_jobs
 
 LOSSES = ("actor/pg_loss", "actor/loss", "critic/vf_loss")
-NOISE = {"rollout_corr/chi2_seq": 1e-5}
-"""Twice the rounding between engine and trainer, summed over a row's tokens: there is nothing else in it here."""
+NOISE = {"rollout_corr/chi2_seq": 2e-5, "training/rollout_probs_diff_max": 1e-5}
+"""These measure the rounding between engine and trainer: here there is nothing else in them. The first has twice the sum
+over a row's tokens."""
 
 PPO = [
     "data.val=arithmetic:rows=5,digits=1,seed=2",
@@ -158,9 +159,10 @@ def test_collectives_per_step(runs):
 def test_twenty_steps_of_every_aggregation(model, tmp_path):
     """PPO and GRPO, 20 steps, every aggregation mode."""
     ppo = [option for option in PPO if not option.startswith(("data.val", "validation"))]
+    grpo = [option for option in GRPO if not option.startswith("update.tokens")]
     cases = {
         f"{name}-{mode}": [*options, "trainer.steps=20", f"update.loss_agg_mode={mode}"]
-        for name, options in (("ppo", ppo), ("grpo", GRPO))
+        for name, options in (("ppo", ppo), ("grpo", grpo))
         for mode in AGGREGATIONS
     }
     run_on_one_and_two(tmp_path, model, cases)

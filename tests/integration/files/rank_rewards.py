@@ -14,5 +14,5 @@ def long(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def coarse(data_source, solution_str, ground_truth, extra_info=None):
-    """Right or wrong: many groups have no signal."""
-    return float(sum(letter.isalpha() for letter in solution_str) > 5)
+    """Right or wrong, by the sum of the characters: many groups have no signal."""
+    return float(sum(map(ord, solution_str)) % 3 == 0)
