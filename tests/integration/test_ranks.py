@@ -17,8 +17,8 @@ import rank_jobs
 
 LOSSES = ("actor/pg_loss", "actor/loss", "critic/vf_loss")
 NOISE = {"rollout_corr/chi2_seq": 2e-5, "training/rollout_probs_diff_max": 1e-5}
-"""These measure the rounding between engine and trainer: here there is nothing else in them. The first has twice the sum
-over a row's tokens."""
+"""These measure the rounding between engine and trainer: here nothing else is in them. The first has twice the sum over
+a row's tokens."""
 
 PPO = [
     "data.val=arithmetic:rows=5,digits=1,seed=2",
