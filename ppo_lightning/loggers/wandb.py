@@ -26,7 +26,7 @@ TABLE_ROWS = 64
 """Rows of a step's table: the first ones, which are whole groups, and in a validation always the same prompts."""
 
 COLUMNS = ("step", "input", "output", "gts", "score", "advantage", "response_length", "finish_reason", "uid")
-PROBE_S, INIT_S, FINISH_S = 5.0, 30.0, 60.0
+PROBE_S, INIT_S, FINISH_S = 5.0, 30.0, 45.0
 """Longest waits, in seconds: for any answer, for a run to open, for uploads at the end (WANDB_INIT_TIMEOUT and
 WANDB_FINISH_TIMEOUT in the environment come first)."""
 
