@@ -74,6 +74,7 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 .PHONY: docs
 docs: setup  ## write the pages that come from tables (docs/generate.py)
 	@$(VENV)/bin/python docs/generate.py
+	@$(RUN) ppo_lightning.recipes.pages .
 
 clean:  ## remove the environments
 	@rm -rf $(VENV) .venv-verl
