@@ -74,8 +74,7 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 .PHONY: docs
 docs: setup  ## write what comes from tables: pages, and the schema for editors
 	@$(VENV)/bin/python docs/generate.py
-	@$(RUN) ppo_lightning.recipes.pages docs
-	@$(RUN) ppo_lightning config --json-schema > recipes/recipe.schema.json
+	@$(RUN) ppo_lightning.recipes.pages .
 
 clean:  ## remove the environments
 	@rm -rf $(VENV) .venv-verl

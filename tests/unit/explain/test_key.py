@@ -32,7 +32,7 @@ def test_an_option_by_its_full_and_its_last_name():
     assert "default      1e-06" in full
     assert "here         1e-05  (from: recipes/quickstart.yaml)" in full
     assert "critic.lr" not in full
-    assert "one of       transformers, vllm" in explain_key("rollout.engine", QUICKSTART)
+    assert "one of       constant, cosine, linear" in explain_key("update.lr_schedule", QUICKSTART)
 
 
 def test_a_metric_and_one_of_a_family():

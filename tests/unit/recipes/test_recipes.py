@@ -30,11 +30,6 @@ def content(path):
     return OmegaConf.to_container(OmegaConf.load(path))
 
 
-def test_the_shipped_schema_is_fresh():
-    made = (ROOT / "recipes" / FILE).read_text()
-    assert made == to_text(), "run: python -m ppo_lightning config --json-schema > recipes/recipe.schema.json"
-
-
 def test_every_recipe_and_preset_fits_the_schema():
     check = jsonschema.Draft202012Validator(json_schema())
     check.check_schema(json_schema())
@@ -50,7 +45,7 @@ def test_every_recipe_and_preset_fits_the_schema():
     [
         {"actor": {"learning_rate": 1}},
         {"actor": {"lr": "fast"}},
-        {"rollout": {"dtype": "float8"}},
+        {"update": {"lr_schedule": "sometimes"}},
         {"defaults": [{"algorithm": "ppoo"}]},
         {"expect": {"metric": "a"}},
         {"expect": {"metric": "a", "atleast": 1}},
