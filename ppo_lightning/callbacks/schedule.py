@@ -31,6 +31,7 @@ class ScheduleCallback(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Validate before the first step."""
+        self.stop.install()  # Lightning's own handler calls a collective, which the other ranks do not expect
         if pl_module.step == 0 and pl_module.config.validation.before_train and self.data.val_set is not None:
             validate(trainer)
             self.metrics.flush(0)

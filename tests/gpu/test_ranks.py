@@ -20,9 +20,10 @@ OPTIONS = ["trainer.accelerator=gpu", "trainer.steps=4", "actor.use_kl_loss=true
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpu")
     model = rank_jobs.save_small_model(tmp_path_factory.mktemp("small"))
-    rank_jobs.do([rank_jobs.job(folder, model, "single", *OPTIONS)])
     jobs = [rank_jobs.job(folder, model, name, *OPTIONS, ranks=2, strategy=name) for name in ("ddp", "fsdp")]
-    rank_jobs.together(jobs, folder)
+    with rank_jobs.Group(jobs, folder) as two:
+        rank_jobs.do([rank_jobs.job(folder, model, "single", *OPTIONS)])
+        two.wait()
     return folder
 
 

@@ -5,10 +5,12 @@ One process per rank does all runs of a test file: starting one costs more than 
 
 import json
 import os
+import signal
 import socket
 import string
 import subprocess
 import sys
+import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -119,11 +121,16 @@ def weight_difference(left, right):
 class Watcher(L.Callback):
     """Keeps what a test compares: the last weights, how many numbers this rank held, and collectives per step."""
 
-    def __init__(self, out):
-        self.out, self.calls = out, []
+    def __init__(self, out, terminated=None):
+        self.out, self.calls, self.terminated = out, [], terminated
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.calls.append(dict.fromkeys(COLLECTIVES, 0))
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_rank == self.terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.terminated = None
 
     def on_train_end(self, trainer, pl_module):
         rank, size = trainer.global_rank, trainer.world_size
@@ -170,15 +177,15 @@ def do(jobs):
         validate(loaded.config)
         out = Path(job["out"])
         out.mkdir(parents=True, exist_ok=True)
-        watchers.append(Watcher(out))
+        watchers.append(Watcher(out, job.get("terminated")))
         if job.get("wrong"):  # the naive way: every rank divides by its own counts
             optimise.global_counts = lambda minis, context: own_counts(minis, replace(context, ranks=Ranks()))
         code = fit(loaded, job.get("resume", "never"), [watchers[-1]])
         optimise.global_counts = own_counts
-        assert code == 0, code
+        assert code == job.get("code", 0), code
 
 
-def start(command, rank, size, port):
+def start(command, rank, size, port, log):
     """Start one rank as torchrun does."""
     environment = os.environ | {
         "RANK": str(rank),
@@ -192,7 +199,7 @@ def start(command, rank, size, port):
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
     }
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
 def free_port():
@@ -201,20 +208,30 @@ def free_port():
         return found.getsockname()[1]
 
 
-def together(jobs, folder, ranks=2, seconds=280):
-    """Do the runs on a group of ranks; fails with their output."""
-    file = Path(folder) / f"jobs_{ranks}.json"
-    file.write_text(json.dumps(jobs))
-    port = free_port()
-    processes = [start([sys.executable, __file__, str(file)], rank, ranks, port) for rank in range(ranks)]
-    outputs = []
-    try:
-        for process in processes:
-            outputs.append(process.communicate(timeout=seconds)[0])
-    finally:
-        for process in processes:
+class Group:
+    """Ranks that do a list of runs, from now on; `wait` for them, or leave the block."""
+
+    def __init__(self, jobs, folder, ranks=2):
+        file = Path(folder) / f"jobs_{ranks}.json"
+        file.write_text(json.dumps(jobs))
+        port = free_port()
+        self.log = Path(folder) / "log.txt"
+        with self.log.open("w") as log:
+            self.processes = [
+                start([sys.executable, __file__, str(file)], rank, ranks, port, log) for rank in range(ranks)
+            ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(outputs)
+
+    def wait(self, seconds=280):
+        end = time.monotonic() + seconds
+        codes = [process.wait(max(end - time.monotonic(), 1)) for process in self.processes]
+        assert codes == [0] * len(codes), self.log.read_text()
 
 
 if __name__ == "__main__":

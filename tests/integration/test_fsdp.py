@@ -36,7 +36,8 @@ def runs(tmp_path_factory):
         job("ddp_on", "ddp", saved["sharded"]),
         job("fsdp_on", "fsdp", saved["straight"]),
     ]
-    rank_jobs.together(jobs, folder)
+    with rank_jobs.Group(jobs, folder) as two:
+        two.wait()
     rank_jobs.do([job("one_on", "single", saved["sharded"], ranks=1)])
     return folder
 

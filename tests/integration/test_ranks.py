@@ -59,10 +59,11 @@ def model(tmp_path_factory):
     return rank_jobs.save_small_model(tmp_path_factory.mktemp("small"))
 
 
-def run_on_one_and_two(folder, model, cases, *wrong):
-    rank_jobs.do([rank_jobs.job(folder, model, name, *options) for name, options in cases.items()])
+def run_on_one_and_two(folder, model, cases, *wrong, seconds=280):
     jobs = [rank_jobs.job(folder, model, name, *options, ranks=2) for name, options in cases.items()]
-    rank_jobs.together([*jobs, *wrong], folder)
+    with rank_jobs.Group([*jobs, *wrong], folder) as two:
+        rank_jobs.do([rank_jobs.job(folder, model, name, *options) for name, options in cases.items()])
+        two.wait(seconds)
     return folder
 
 
@@ -71,7 +72,9 @@ def runs(model, tmp_path_factory):
     """Folder with runs of CASES on one rank, below 1/, and on two, below 2/."""
     folder = tmp_path_factory.mktemp("ranks")
     wrong = rank_jobs.job(folder, model, "wrong", *CASES["control"], ranks=2, wrong=True)
-    return run_on_one_and_two(folder, model, CASES, wrong)
+    options = ["trainer.steps=3", "checkpoint.every_steps=9"]
+    ended = rank_jobs.job(folder, model, "ended", *options, ranks=2, terminated=1, code=143)
+    return run_on_one_and_two(folder, model, CASES, wrong, ended)
 
 
 def check_equal(folder, name):
@@ -155,17 +158,29 @@ def test_collectives_per_step(runs):
         assert calls["all_gather_object"] + calls["gather_object"] <= 6, calls
 
 
+def test_a_signal_to_one_rank_ends_all_after_the_step(runs):
+    """SIGTERM to the second rank in the first step: both return 143 (`code` of the job), and the step is saved."""
+    folder = runs / "2" / "ended"
+    assert [line["step"] for line in rank_jobs.lines(folder)] == [1]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_000001"]
+
+
 @pytest.mark.slow
 def test_twenty_steps_of_every_aggregation(model, tmp_path):
     """PPO and GRPO, 20 steps, every aggregation mode."""
     ppo = [option for option in PPO if not option.startswith(("data.val", "validation"))]
-    grpo = [option for option in GRPO if not option.startswith("update.tokens")]
+    grpo = [option for option in GRPO if not option.startswith(("update.tokens", "update.ppo_epochs"))]
     cases = {
-        f"{name}-{mode}": [*options, "trainer.steps=20", f"update.loss_agg_mode={mode}"]
+        f"{name}-{mode}": [
+            *options,
+            "trainer.steps=20",
+            "update.sequences_per_microbatch=8",
+            f"update.loss_agg_mode={mode}",
+        ]
         for name, options in (("ppo", ppo), ("grpo", grpo))
         for mode in AGGREGATIONS
     }
-    run_on_one_and_two(tmp_path, model, cases)
+    run_on_one_and_two(tmp_path, model, cases, seconds=3600)
     found = {name: check_equal(tmp_path, name) for name in cases}
     print({name: [f"{value:.1e}" for value in values] for name, values in found.items()})  # noqa: T201
 
