@@ -25,7 +25,7 @@ from ppo_lightning.config.schema import Config, RewardConfig
 from ppo_lightning.config.validate import validate
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines import find_engine
-from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
+from ppo_lightning.engines.base import Engine, Sampling
 from ppo_lightning.environment import write_environment
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
@@ -40,7 +40,7 @@ from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
 from ppo_lightning.rewards.self_test import golds_of, self_test
 from ppo_lightning.rewards.streaming import RuleRewards
 from ppo_lightning.run_dir import CONFIG, ENVIRONMENT, RunDir
-from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
+from ppo_lightning.signals import EXIT_TERMINATED, BrokenOffError
 from ppo_lightning.stages import uses_critic, uses_reference
 from ppo_lightning.stages.rollout import Roller
 
@@ -85,7 +85,7 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
     write_environment(run_dir.path / ENVIRONMENT)
     module = build_module(config, tokenizer)
-    stop = StopSignal()
+    stop = module.stop
     stop.install()
     store.wandb_id = wandb_id_of(start) if start else None
     sinks = build_sinks(config, run_dir, store)
@@ -95,20 +95,21 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     rollouts.interrupted = lambda: stop.asked
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
     trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
-    for line in banner(config, run_dir, module, data):
+    for line in [*store.passed_over, *banner(config, run_dir, module, data)]:
         view.say(line)
     try:
         trainer.fit(module, datamodule=data)
-    except RolloutInterruptedError:
-        view.say(f"stopped during a rollout; the state after step {module.step} is what counts")
+    except BrokenOffError:
+        view.say(f"stopped within a step; the state after step {module.step} is what counts")
     finally:
+        stop.uninstall()
         view.end()
         for sink in sinks:
             getattr(sink, "close", lambda: None)()
         if _speaks():
             leave_report(run_dir.path, view.say)
     view.say(f"run directory: {run_dir.path}")
-    return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
+    return EXIT_TERMINATED if stop.asked and (module.step < data.steps or module.owes_validation) else 0
 
 
 def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Callback]]:
@@ -122,7 +123,7 @@ def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Cal
     """
     validate(config)
     tokenizer = load_tokenizer(config.model)
-    view = ConsoleView(rank_zero_only.rank == 0, 0, tokenizer)
+    view = ConsoleView(getattr(rank_zero_only, "rank", 0) == 0, 0, tokenizer)
     data = PromptDataModule(config, tokenizer, view.say)
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
     module = build_module(config, tokenizer)
@@ -255,6 +256,7 @@ def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) 
         val_check_interval=10**9,
         check_val_every_n_epoch=None,
         use_distributed_sampler=False,
+        deterministic=config.trainer.deterministic,
         default_root_dir=run_dir.path,
     )
 

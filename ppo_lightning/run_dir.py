@@ -66,7 +66,16 @@ class RunDir:
                     kept.append(line)
             except ValueError:  # the line that was being written when the run died
                 continue
-        file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        partial = file.with_suffix(".partial")
+        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        partial.replace(file)
+
+    def take_metrics(self, step: int) -> dict[str, float | None]:
+        """Remove the line of the last step and return what it holds, for it to be written again with more in it."""
+        lines = read_metrics(self.path) if (self.path / METRICS).exists() else []
+        found = {key: value for line in lines if line["step"] == step for key, value in line.items() if key != "step"}
+        self.truncate_metrics(step - 1)
+        return found
 
     def write_rollouts(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write one JSONL file of rollouts, whole or not at all."""

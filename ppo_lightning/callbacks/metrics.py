@@ -41,7 +41,7 @@ class MetricsCallback(L.Callback):
         self.on_step, self.on_validation, self.say = on_step, on_validation, say
         self.started = 0.0
         self.pending: dict[str, float | None] = {}
-        self.last_validation: dict[str, float] = {}
+        self.last_validation: tuple[int, dict[str, float]] = (-1, {})
 
     def on_train_batch_end(
         self,
@@ -73,6 +73,11 @@ class MetricsCallback(L.Callback):
                 sink(step, self.pending)
             self.pending = {}
 
+    def validated(self, step: int) -> dict[str, float]:
+        """Return the validation metrics of the weights after a step, if they were validated."""
+        validated, metrics = self.last_validation
+        return metrics if validated == step else {}
+
     def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Start the clock."""
         self.started = time.perf_counter()
@@ -82,7 +87,7 @@ class MetricsCallback(L.Callback):
         """Compute validation metrics over all ranks' rows."""
         metrics = validation_summary(pl_module)
         metrics["timing_s/testing"] = time.perf_counter() - self.started
-        self.last_validation = metrics
+        self.last_validation = pl_module.step, metrics
         self.pending |= metrics
         if pl_module.ranks.first:
             rows = [row for batch in pl_module.validation for row in rollout_rows(batch, pl_module.tokenizer)]

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.errors import CheckpointError
 from ppo_lightning.module import PPOModule
 
@@ -35,6 +36,11 @@ def read_weights(folder: Path, module: PPOModule) -> None:
         _load(module.critic, load_file(folder / CRITIC), folder / CRITIC)
     for name, optimizer in optimizers_of(module).items():
         optimizer.load_state_dict(torch.load(folder / f"optimizer_{name}.pt", weights_only=True))
+
+
+def model_checksum(model: torch.nn.Module) -> float:
+    """Return a number that depends on every weight of a model."""
+    return checksum(model.named_parameters())
 
 
 def optimizers_of(module: PPOModule) -> dict[str, torch.optim.Optimizer]:

@@ -1,5 +1,6 @@
 """The data module: prompts of training and validation as batches of prompt rows."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,7 @@ class PromptDataModule(L.LightningDataModule):
             collate_fn=collate,
             num_workers=workers,
             persistent_workers=workers > 0,
+            worker_init_fn=_outlive_sigterm,
         )
 
     def val_dataloader(self) -> DataLoader | list:
@@ -108,6 +110,11 @@ class PromptDataModule(L.LightningDataModule):
         rows = list(range(len(self.val_set)))[ranks.rank :: ranks.size] if ranks else list(range(len(self.val_set)))
         batches = [rows[start : start + VALIDATION_BATCH] for start in range(0, len(rows), VALIDATION_BATCH)]
         return DataLoader(self.val_set, batch_sampler=batches, collate_fn=collate)
+
+
+def _outlive_sigterm(worker: int) -> None:
+    """A signal to the whole process group is the trainer's to act on: it ends its loader workers itself."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def collate(prompts: list[Prompt]) -> DataProto:

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ppo_lightning.algorithms.aggregation import LossCounts, count
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.finite import update_fault
 from ppo_lightning.stages.forward import Chunk, micros
 
 
@@ -41,9 +41,8 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
     """Take one optimizer step per mini-batch.
 
     The denominators are counted over the whole mini-batch and all ranks, after every masking, before the first
-    backward. A mini-batch without a valid token anywhere is skipped and counted in training/empty_minibatches; one
-    whose gradient is not finite leaves weights, optimizer and schedule as they are and is counted in
-    training/skipped_steps.
+    backward. A mini-batch without a valid token anywhere is skipped and counted in training/empty_minibatches. A loss
+    or gradient that is not finite ends the step's updates: weights, optimizer and schedule are left as they are.
     """
     for rows in minibatch_rows(len(batch), context):
         # A batch of its own around the same tensors: what a loss adds to it is gone after the mini-batch.
@@ -56,11 +55,16 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
                 context.book.sum("training/empty_minibatches", 1.0)
             continue
         book = MetricBook()
+        losses: list[tuple[Chunk, Tensor]] = []
         for micro in micros(mini, context.config.update, context.sharing):
-            context.backward(loss(micro, counts, book))
+            value = loss(micro, counts, book)
+            losses.append((micro, value.detach()))
+            context.backward(value)
         loss.close(mini)
-        _step(context, loss, book)
+        _step(context, loss, book, losses)
         context.book.update(book)
+        if context.fault is not None:
+            break
     loss.finish()
 
 
@@ -85,17 +89,16 @@ def minibatch_rows(rows: int, context: StepContext) -> Iterator[np.ndarray | Non
             yield order[start : start + size]
 
 
-def _step(context: StepContext, loss: Loss, book: MetricBook) -> None:
-    """Clip, check and apply the gradient; log its norm before clipping."""
+def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple[Chunk, Tensor]]) -> None:
+    """Check, clip and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
-    norm = nn.utils.clip_grad_norm_(loss.model.parameters(), loss.grad_clip, error_if_nonfinite=False)
-    finite = bool(torch.isfinite(norm))
-    if finite:
+    parameters = list(loss.model.parameters())
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    context.fault = update_fault(loss.name, loss.model, norm, losses, context.ranks)
+    if context.fault is None:
+        nn.utils.clip_grads_with_norm_(parameters, loss.grad_clip, norm)
+        context.commit()
         optimizer.step()
-    else:
-        if context.ranks.first:  # the gradient is the same on every rank
-            book.sum("training/skipped_steps", 1.0)
-        context.skipped = True
     optimizer.zero_grad(set_to_none=True)
     book.mean(f"{loss.name}/grad_norm", float(norm))
     context.gradient_norms.setdefault(loss.name, []).append(float(norm))
