@@ -3,6 +3,7 @@
 import time
 
 import lightning as L
+import torch
 
 from ppo_lightning.callbacks.bad_batches import diagnosis, dump
 from ppo_lightning.callbacks.metrics import MetricsCallback
@@ -36,7 +37,8 @@ class ScheduleCallback(L.Callback):
             self._validate(trainer, pl_module)
             self.metrics.flush(0)
         elif pl_module.owes_validation:
-            self.metrics.pending = self.metrics.run_dir.take_metrics(pl_module.step)
+            if pl_module.ranks.first:
+                self.metrics.pending = self.metrics.run_dir.take_metrics(pl_module.step)
             self._follow(trainer, pl_module)
 
     def on_train_batch_end(
@@ -66,13 +68,17 @@ class ScheduleCallback(L.Callback):
         last = step >= self.data.steps
         if self.data.val_set is not None and _due(step, config.validation.every_steps, last):
             self._validate(trainer, module)
-        stopping = self.stop.asked and not last
+        stopping = self._asked(module) and not last
         if _due(step, config.checkpoint.every_steps, last) or stopping:
             self._save(module)
         self.metrics.flush(step)
         if stopping:
             trainer.limit_val_batches = 0  # Lightning validates whenever it is told to stop
             trainer.should_stop = True
+
+    def _asked(self, module: PPOModule) -> bool:
+        """Whether any rank was asked to end."""
+        return bool(module.ranks.sum(torch.tensor(float(self.stop.asked))))
 
     def _save(self, module: PPOModule) -> None:
         """Write a checkpoint of the last step, if checkpoints are wanted and it has none yet."""

@@ -42,6 +42,7 @@ class CheckpointStore:
             CheckpointError: it could not be written; earlier checkpoints are as they were.
         """
         target = self.folder / f"{STEP}{module.step:06d}"
+        self.saved = module.step
         if not module.ranks.first:
             return target
         self._note_best(module.step, validation or {})
@@ -56,11 +57,11 @@ class CheckpointStore:
             seal(partial)
             publish(partial, target)
         except Exception as error:
+            self.saved = None
             shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(
                 f"checkpoint {target}: not written: {_reason(error)}; earlier ones are intact"
             ) from error
-        self.saved = module.step
         try:
             self._prune(module.step)
         except OSError as error:

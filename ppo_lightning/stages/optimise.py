@@ -94,6 +94,7 @@ def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple
     optimizer = context.optimizers[loss.name]
     parameters = list(loss.model.parameters())
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded weights
     context.fault = update_fault(loss.name, loss.model, norm, losses, context.ranks)
     if context.fault is None:
         nn.utils.clip_grads_with_norm_(parameters, loss.grad_clip, norm)

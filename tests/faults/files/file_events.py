@@ -31,10 +31,11 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class Event:
-    """One call: `write`, `fsync`, `open` (for writing), `mkdir`, `rename`, `unlink`, `truncate`; and the path."""
+    """One call: `write`, `fsync`, `open` (for writing), `mkdir`, `rename`, `unlink`, `truncate`; the path; its new name."""
 
     kind: str
     path: str
+    to: str = ""
 
 
 def trace(action, below=None, at=None, errno=None, torn=False):
@@ -122,17 +123,25 @@ def _event(child, registers, below):
     try:
         if takes == FD:
             path = os.readlink(f"/proc/{child}/fd/{registers[RDI]}")
+        elif takes == PATH:
+            path = _path(child, None, registers[RDI])
         else:
-            path = _text(child, registers[RDI if takes == PATH else RSI])
-            if takes == AT_PATH and not path.startswith("/"):
-                folder = ctypes.c_int(registers[RDI]).value
-                path = os.path.join(os.readlink(f"/proc/{child}/{'cwd' if folder < 0 else f'fd/{folder}'}"), path)
-            path = os.path.join(os.getcwd(), path)
+            path = _path(child, registers[RDI], registers[RSI])
+        to = ""
+        if kind == "rename":
+            to = _path(child, *((None, registers[RSI]) if takes == PATH else (registers[RDX], registers[R10])))
     except OSError:
         return None
     if path.startswith(("pipe:", "socket:", "anon_inode:", "/dev/", "/proc/")):
         return None
-    return Event(kind, path) if below is None or Path(path).is_relative_to(below) else None
+    return Event(kind, path, to) if below is None or Path(path).is_relative_to(below) else None
+
+
+def _path(child, folder, address):
+    """Return the whole path that a call names, relative to a descriptor or to the working directory."""
+    number = -1 if folder is None else ctypes.c_int(folder).value
+    start = os.readlink(f"/proc/{child}/{'cwd' if number < 0 else f'fd/{number}'}")
+    return os.path.join(start, _text(child, address))
 
 
 def _text(child, address):
