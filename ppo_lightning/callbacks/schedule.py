@@ -85,6 +85,7 @@ class ScheduleCallback(L.Callback):
         if not module.config.checkpoint.every_steps or self.store.saved == module.step:
             return
         start = time.perf_counter()
+        self.metrics.drain()
         self.store.save(module, self.data, self.metrics.validated(module.step))
         if self.metrics.pending:  # else the step's line is written already
             self.metrics.pending["timing_s/save_checkpoint"] = time.perf_counter() - start

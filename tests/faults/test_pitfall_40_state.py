@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from ppo_lightning.callbacks.metrics import MetricsCallback
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
+from ppo_lightning.callbacks.warnings import WarningsCallback
 from ppo_lightning.checkpoint.state import KEPT, REMADE
 from ppo_lightning.checkpoint.weights import optimizers_of
 from ppo_lightning.errors import CheckpointError, EngineError
@@ -26,16 +27,14 @@ DEPTH = 4
 
 def roots(trainer, module):
     """Return the objects of a run that live longer than a step, and last the step's own."""
-    owners = {kind: next(c for c in trainer.callbacks if isinstance(c, kind)) for kind in
-              (MetricsCallback, RolloutCallback, ScheduleCallback)}  # fmt: skip
+    owners = {type(c): c for c in trainer.callbacks if type(c).__module__.startswith("ppo_lightning.")}
     schedule = owners[ScheduleCallback]
+    names = {MetricsCallback: "metrics", RolloutCallback: "rollouts", WarningsCallback: "warned"}
     return {
         "module": module,
         "data": trainer.datamodule,
         "store": schedule.store,
-        "metrics": owners[MetricsCallback],
-        "rollouts": owners[RolloutCallback],
-        "callback": schedule,
+        **{names[kind] if kind in names else kind.__name__: owner for kind, owner in owners.items()},
         **{f"optimizer.{name}": optimizer for name, optimizer in optimizers_of(module).items()},
         **{f"schedule.{place}": scheduler for place, scheduler in enumerate(module.schedulers())},
         "module.context": module.context,

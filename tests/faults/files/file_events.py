@@ -31,7 +31,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class Event:
-    """One call: `write`, `fsync`, `open` (for writing), `mkdir`, `rename`, `unlink`, `truncate`; the path; its new name."""
+    """One call: write, fsync, open (for writing), mkdir, rename, unlink, truncate; its path; its new name."""
 
     kind: str
     path: str
