@@ -174,5 +174,6 @@ def build_trainer(config: Config, callbacks: Sequence[L.Callback]) -> L.Trainer:
         val_check_interval=10**9,
         check_val_every_n_epoch=None,
         use_distributed_sampler=False,
+        deterministic=config.trainer.deterministic,
         default_root_dir=config.output_dir,
     )

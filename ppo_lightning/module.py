@@ -21,10 +21,12 @@ from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.optimizer import make_optimizer
 from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks, ranks_of
+from ppo_lightning.parallel.seeds import seed_globals
 from ppo_lightning.parallel.sharding import shard_as
 from ppo_lightning.protocol.contract import require, require_written
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.rewards.assemble import RowScores
+from ppo_lightning.signals import StopSignal
 from ppo_lightning.stages import STAGES, Stage
 from ppo_lightning.stages.context import StepContext
 
@@ -36,6 +38,11 @@ class PPOModule(L.LightningModule):
         step: training steps done; counts batches, unlike Lightning's `global_step`, which counts optimizer steps.
         context: what the stages of the current step share.
         validation: rows scored so far in the validation at hand.
+        skipped_in_a_row: steps without an update since the last one that had one.
+        owes_validation: whether the validation that follows the last step was broken off.
+        restored: checksum that the policy must have at its first rollout after a resume.
+        undo: the KL controller as it was when the step at hand began.
+        stop: breaks a step off, as long as it has changed nothing.
     """
 
     def __init__(
@@ -63,6 +70,10 @@ class PPOModule(L.LightningModule):
         self.sharing = sharing_of(config, actor, critic)
         self.announce: Callable[[str], None] = lambda stage: None
         self.validation: list[DataProto] = []
+        self.skipped_in_a_row, self.owes_validation = 0, False
+        self.restored: float | None = None
+        self.undo: dict[str, float] | None = None
+        self.stop = StopSignal()
 
     def configure_optimizers(self) -> list[dict]:
         """Return one optimizer and schedule per trained model; the stages step them."""
@@ -100,7 +111,15 @@ class PPOModule(L.LightningModule):
         return batch
 
     def open_step(self) -> StepContext:
-        """Make the context of the step about to begin; RolloutCallback calls it before anything else."""
+        """Make the context of the step about to begin; RolloutCallback calls it before anything else.
+
+        Raises:
+            BrokenOffError: the process was asked to end.
+        """
+        if self.ranks.size == 1:  # several ranks end together, between steps
+            self.stop.open()
+        seed_globals(self.config.seed, self.step + 1, self.ranks.rank)
+        self.undo = self.kl_controller.state_dict()
         names = ("actor", "critic") if self.critic else ("actor",)
         optimizers = self.optimizers(use_pl_optimizer=False)
         optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
@@ -117,6 +136,7 @@ class PPOModule(L.LightningModule):
             sharing=self.sharing,
             score_batch=self.score_batch,
             announce=self.announce,
+            commit=self.stop.close,
         )
         return self.context
 
@@ -129,15 +149,24 @@ class PPOModule(L.LightningModule):
     def training_step(self, batch: DataProto, batch_idx: int) -> None:
         """Stage 8."""
         self.run_stage(STAGES[7], batch)
-        if self.context.gradient_norms and not self.context.skipped:
+        self.stop.close()
+        if self.context.fault is not None:
+            self.take_back()
+        elif self.context.gradient_norms:
             for scheduler in self.schedulers():
                 scheduler.step()
+        self.undo = None
         self.step += 1
 
     def validation_step(self, batch: DataProto, batch_idx: int) -> None:
         """Keep the scored rows; RolloutCallback generated and scored them in the same hook's callback."""
         if len(batch):
             self.validation.append(batch)
+
+    def take_back(self) -> None:
+        """Undo what a step that is broken off or left out has changed outside its batch: the KL coefficient."""
+        if self.undo is not None:
+            self.kl_controller.load_state_dict(self.undo)
 
     def run_stage(self, stage: Stage, batch: DataProto) -> None:
         """Run one stage under its timer, checking what it reads and writes."""

@@ -17,7 +17,6 @@ from ppo_lightning.checkpoint.store import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config
 from ppo_lightning.data.datamodule import PromptDataModule
-from ppo_lightning.engines.base import RolloutInterruptedError
 from ppo_lightning.environment import write_environment
 from ppo_lightning.loggers.open import open_sinks
 from ppo_lightning.models.load import load_tokenizer
@@ -28,7 +27,7 @@ from ppo_lightning.report.at_end import leave_report
 from ppo_lightning.rewards.self_test import golds_of
 from ppo_lightning.run_dir import ENVIRONMENT, RunDir
 from ppo_lightning.secrets import learn
-from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
+from ppo_lightning.signals import EXIT_TERMINATED, BrokenOffError
 
 
 def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] = ()) -> int:
@@ -61,8 +60,7 @@ def fit_rank(loaded: Loaded, resume: str, trainer: L.Trainer) -> int:
     if ranks.first:
         _describe(run_dir, config)
     module = build_module(config, tokenizer)
-    stop = StopSignal()
-    stop.install()
+    (stop := module.stop).install()
     store.wandb_id = wandb_id_of(start) if start else None
     opened = open_sinks(config, run_dir, store.wandb_id, view.say) if ranks.first else ([], store.wandb_id)
     sinks, store.wandb_id = opened
@@ -74,19 +72,20 @@ def fit_rank(loaded: Loaded, resume: str, trainer: L.Trainer) -> int:
     warned = WarningsCallback(metrics, run_dir, view.say)
     own = [restore, rollouts, metrics, warned]
     trainer.callbacks[:] = [*own, *trainer.callbacks, schedule]  # type: ignore[attr-defined]
-    for line in banner(config, run_dir, module, data):
+    for line in [*store.passed_over, *banner(config, run_dir, module, data)]:
         view.say(line)
     try:
         trainer.fit(module, datamodule=data)
-    except RolloutInterruptedError:
-        view.say(f"stopped during a rollout; the state after step {module.step} is what counts")
+    except BrokenOffError:
+        view.say(f"stopped within a step; the state after step {module.step} is what counts")
     finally:
+        stop.uninstall()
         view.end()
         metrics.close()
         if ranks.first:
             leave_report(run_dir.path, view.say)
     view.say(f"run directory: {run_dir.path}")
-    return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
+    return EXIT_TERMINATED if stop.asked and (module.step < data.steps or module.owes_validation) else 0
 
 
 def _places(config: Config, resume: str, ranks: Ranks) -> tuple[RunDir, CheckpointStore, Path | None]:

@@ -83,6 +83,13 @@ class RunDir:
         """Append one line to metrics.jsonl; a value that is not finite is null. Returns what kept the disk from it."""
         return self.metrics.append({"step": step} | metrics)
 
+    def take_metrics(self, step: int) -> dict[str, float | None]:
+        """Remove the line of the last step and return what it holds, for it to be written again with more in it."""
+        lines = read_metrics(self.path) if self.metrics.file.exists() else []
+        found = {key: value for line in lines if line["step"] == step for key, value in line.items() if key != "step"}
+        self.metrics.truncate(step - 1)
+        return found
+
     def truncate_metrics(self, step: int) -> None:
         """Drop lines of steps after `step`, which a resumed run is about to repeat, and a torn last line."""
         self.metrics.truncate(step)
@@ -129,7 +136,9 @@ class JsonLines:
                     kept.append(line)
             except ValueError:  # the line that was being written when the run died
                 continue
-        self.file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        partial = self.file.with_suffix(".partial")
+        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        partial.replace(self.file)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

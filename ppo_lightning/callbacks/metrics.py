@@ -49,7 +49,7 @@ class MetricsCallback(L.Callback):
         self.pending: dict[str, float | None] = {}
         self.samples: Samples = {}
         self.disk_full = False
-        self.last_validation: dict[str, float] = {}
+        self.last_validation: tuple[int, dict[str, float]] = (-1, {})
 
     def on_train_batch_end(
         self,
@@ -122,6 +122,11 @@ class MetricsCallback(L.Callback):
             self.say("metrics.jsonl: written again, nothing is missing")
         self.disk_full = error is not None
 
+    def validated(self, step: int) -> dict[str, float]:
+        """Return the validation metrics of the weights after a step, if they were validated."""
+        validated, metrics = self.last_validation
+        return metrics if validated == step else {}
+
     def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Start the clock."""
         self.started = time.perf_counter()
@@ -131,7 +136,7 @@ class MetricsCallback(L.Callback):
         """Compute validation metrics over all ranks' rows."""
         metrics = validation_summary(pl_module)
         metrics["timing_s/testing"] = time.perf_counter() - self.started
-        self.last_validation = metrics
+        self.last_validation = pl_module.step, metrics
         self.pending |= metrics
         self._keep("validation", f"validation_{pl_module.step:06d}", pl_module.validation, pl_module)
         if pl_module.ranks.first:

@@ -5,10 +5,11 @@ from typing import Any
 
 import lightning as L
 
+from ppo_lightning.checkpoint.weights import model_checksum
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.engines.base import Engine
 from ppo_lightning.engines.checksum import agree
-from ppo_lightning.errors import EngineError
+from ppo_lightning.errors import CheckpointError, EngineError
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.sharding import named_weights
@@ -92,6 +93,7 @@ class RolloutCallback(L.Callback):
         engine.wake()
         if engine.version == module.step:
             return
+        check_restored(module)
         engine.sync_weights(named_weights(module.actor), module.step)
         if module.config.rollout.check_weights:
             check_weights(engine, module.actor)
@@ -106,6 +108,23 @@ def data_of(trainer: L.Trainer) -> PromptDataModule:
 def further_rows(trainer: L.Trainer, module: PPOModule, number: int) -> DataProto:
     """Return the rows of a further draw of the step at hand, on the module's device."""
     return module.open_rows(data_of(trainer).draw(number), training=True, draw=number).to(module.device)
+
+
+def check_restored(module: PPOModule) -> None:
+    """Compare the policy that a resumed run is about to sample from with the one that was saved, once.
+
+    Raises:
+        CheckpointError: something has changed it since it was restored.
+    """
+    expected, module.restored = module.restored, None
+    if expected is None:
+        return
+    found = model_checksum(module.actor)
+    if not agree(found, expected):
+        raise CheckpointError(
+            f"resume: before the first rollout the policy's weights have checksum {found!r}, those of the checkpoint "
+            f"{expected!r}: something changed them after they were restored, such as a callback of your own"
+        )
 
 
 def check_weights(engine: Engine, actor: Any) -> None:

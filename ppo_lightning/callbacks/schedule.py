@@ -3,14 +3,16 @@
 import time
 
 import lightning as L
+import torch
 
+from ppo_lightning.callbacks.bad_batches import diagnosis, dump
 from ppo_lightning.callbacks.metrics import MetricsCallback
 from ppo_lightning.checkpoint.store import CheckpointStore
 from ppo_lightning.data.datamodule import PromptDataModule
-from ppo_lightning.engines.base import RolloutInterruptedError
-from ppo_lightning.errors import DivergedError
+from ppo_lightning.errors import ConfigError, DivergedError
 from ppo_lightning.module import PPOModule
-from ppo_lightning.signals import StopSignal
+from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.signals import BrokenOffError, StopSignal
 
 
 class ScheduleCallback(L.Callback):
@@ -27,59 +29,102 @@ class ScheduleCallback(L.Callback):
         self, metrics: MetricsCallback, store: CheckpointStore, data: PromptDataModule, stop: StopSignal
     ) -> None:
         self.metrics, self.store, self.data, self.stop = metrics, store, data, stop
-        self.skipped_in_a_row = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
-        """Validate before the first step."""
-        self.stop.install()  # Lightning's own handler calls a collective, which the other ranks do not expect
+        """Validate before the first step, or where a resumed run was broken off."""
+        # Lightning has put its own handler there, which ends a run without saving it, and in a collective that the
+        # other ranks do not expect.
+        self.stop.install()
         if pl_module.step == 0 and pl_module.config.validation.before_train and self.data.val_set is not None:
-            validate(trainer)
+            self._validate(trainer, pl_module)
             self.metrics.flush(0)
+        elif pl_module.owes_validation:
+            if pl_module.ranks.first:
+                self.metrics.pending = self.metrics.run_dir.take_metrics(pl_module.step)
+            self._follow(trainer, pl_module)
 
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
         pl_module: PPOModule,
         outputs: object,
-        batch: object,
+        batch: DataProto,
         batch_idx: int,
     ) -> None:
         """Validate, save, write the line, and stop if it is time."""
-        step, config = pl_module.step, pl_module.config
         self.data.drawn += pl_module.context.draws
+        self._count_skipped(pl_module, batch)
+        self._follow(trainer, pl_module)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: PPOModule, exception: BaseException) -> None:
+        """Save when a step was broken off: nothing has changed since the last one."""
+        if isinstance(exception, BrokenOffError):
+            pl_module.take_back()
+            if pl_module.step:
+                self._save(pl_module)
+                self.metrics.flush(pl_module.step)
+
+    def _follow(self, trainer: L.Trainer, module: PPOModule) -> None:
+        """Do what follows a finished step; a signal that comes later than the look at it ends the next step."""
+        step, config = module.step, module.config
         last = step >= self.data.steps
-        self.stop.asked = bool(pl_module.ranks.most(self.stop.asked))  # a signal may reach one rank only
-        self._count_skipped(pl_module)
         if self.data.val_set is not None and _due(step, config.validation.every_steps, last):
-            validate(trainer)
-        if config.checkpoint.every_steps and (_due(step, config.checkpoint.every_steps, last) or self.stop.asked):
-            start = time.perf_counter()
-            self.metrics.drain()
-            self.store.save(pl_module, self.data, self.metrics.last_validation)
-            self.metrics.pending["timing_s/save_checkpoint"] = time.perf_counter() - start
+            self._validate(trainer, module)
+        stopping = self._asked(module) and not last
+        if _due(step, config.checkpoint.every_steps, last) or stopping:
+            self._save(module)
         self.metrics.flush(step)
-        if self.stop.asked and not last:
+        if stopping:
             trainer.limit_val_batches = 0  # Lightning validates whenever it is told to stop
             trainer.should_stop = True
 
-    def on_exception(self, trainer: L.Trainer, pl_module: PPOModule, exception: BaseException) -> None:
-        """Save when a rollout was broken off: nothing has changed since the last step."""
-        if (
-            isinstance(exception, RolloutInterruptedError)
-            and pl_module.step
-            and pl_module.config.checkpoint.every_steps
-        ):
-            self.store.save(pl_module, self.data, self.metrics.last_validation)
-            self.metrics.flush(pl_module.step)
+    def _asked(self, module: PPOModule) -> bool:
+        """Whether any rank was asked to end."""
+        return bool(module.ranks.sum(torch.tensor(float(self.stop.asked))))
 
-    def _count_skipped(self, module: PPOModule) -> None:
-        self.skipped_in_a_row = self.skipped_in_a_row + 1 if module.context.skipped else 0
-        if self.skipped_in_a_row >= module.config.trainer.max_skipped_steps:
+    def _save(self, module: PPOModule) -> None:
+        """Write a checkpoint of the last step, if checkpoints are wanted and it has none yet."""
+        if not module.config.checkpoint.every_steps or self.store.saved == module.step:
+            return
+        start = time.perf_counter()
+        self.metrics.drain()
+        self.store.save(module, self.data, self.metrics.validated(module.step))
+        if self.metrics.pending:  # else the step's line is written already
+            self.metrics.pending["timing_s/save_checkpoint"] = time.perf_counter() - start
+
+    def _validate(self, trainer: L.Trainer, module: PPOModule) -> None:
+        """Validate; broken off, it is owed by the run that resumes.
+
+        Raises:
+            ConfigError: before the first step: checkpoint.best_metric is not among the metrics.
+        """
+        module.owes_validation = True
+        if module.ranks.size == 1:
+            self.stop.open()
+        validate(trainer)
+        self.stop.close()
+        module.owes_validation = False
+        wrong = self.store.without_best(self.metrics.validated(module.step))
+        if wrong and not module.step:
+            raise ConfigError(wrong)
+        if wrong:
+            self.metrics.say(wrong)
+
+    def _count_skipped(self, module: PPOModule, batch: DataProto) -> None:
+        """Keep the batch of a step without an update; end the run after too many of them in a row.
+
+        Raises:
+            DivergedError: there were.
+        """
+        fault = module.context.fault
+        module.skipped_in_a_row = 0 if fault is None else module.skipped_in_a_row + 1
+        if fault is None:
+            return
+        file = dump(self.metrics.run_dir.path, batch, fault, module)
+        self.metrics.say(f"step {module.step} has no update: {fault}; its batch is in {file}")
+        if module.skipped_in_a_row >= module.config.trainer.max_skipped_steps:
             self.metrics.flush(module.step)
-            raise DivergedError(
-                f"the gradient was not finite in {self.skipped_in_a_row} steps in a row (trainer.max_skipped_steps): "
-                "weights are as before them. Lower actor.lr or critic.lr, or look at the rollouts of the last steps"
-            )
+            raise DivergedError(diagnosis(fault, module.skipped_in_a_row, module.step, file))
 
 
 def validate(trainer: L.Trainer) -> None:

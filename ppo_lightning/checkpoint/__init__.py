@@ -1,9 +1,9 @@
-"""Checkpoints: written beside, synced, renamed, marked whole last; then older ones are pruned.
+"""Checkpoints: written beside, synced, marked whole, renamed; then older ones are pruned.
 
 checkpoints/step_000040/
   actor/               Hugging Face folder: AutoModelForCausalLM.from_pretrained reads it
   critic.safetensors   value model
   optimizer_*.pt       tensors and plain numbers only
   state.json           every other mutable value of the run
-  COMPLETE             written last; a folder without it is not a checkpoint
+  COMPLETE             written last: size and SHA-256 of every file; a folder without it is not a checkpoint
 """

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.errors import CheckpointError
 from ppo_lightning.module import PPOModule
-from ppo_lightning.parallel.sharding import like, load_state, local, whole, whole_state
+from ppo_lightning.parallel.sharding import like, load_state, local, named_weights, whole, whole_state
 
 ACTOR, CRITIC = "actor", "critic.safetensors"
 
@@ -50,6 +51,11 @@ def read_weights(folder: Path, module: PPOModule) -> None:
         _load(module.critic, load_file(folder / CRITIC), folder / CRITIC)
     for name, optimizer in optimizers_of(module).items():
         load_state(optimizer, torch.load(folder / f"optimizer_{name}.pt", weights_only=True))
+
+
+def model_checksum(model: torch.nn.Module) -> float:
+    """Return a number that depends on every weight of a model; with a sharded one on every rank."""
+    return checksum(named_weights(model))
 
 
 def optimizers_of(module: PPOModule) -> dict[str, torch.optim.Optimizer]:

@@ -252,7 +252,12 @@ class TrainerConfig:
     nodes: int = option(1, "machines")
     threads: int | None = option(None, "CPU threads per rank; null: torch's choice")
     balance_batch: bool = option(True, "spread rows over ranks by workload, within mini-batches")
-    max_skipped_steps: int = option(3, "steps in a row whose loss or gradient is not finite before the run stops")
+    deterministic: bool = option(
+        False, "use deterministic kernels only: on a GPU slower; an operation that has none is an error"
+    )
+    max_skipped_steps: int = option(
+        3, "steps in a row without an update, because a number was not finite, before the run stops"
+    )
 
 
 @dataclass(frozen=True)

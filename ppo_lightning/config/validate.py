@@ -234,6 +234,19 @@ def _reward(config: Config) -> Iterator[str]:
     yield from problems(config.reward, config.rollout.response_tokens)
 
 
+def _checkpoint(config: Config) -> Iterator[str]:
+    checkpoint, validation = config.checkpoint, config.validation
+    if checkpoint.best_metric is None or not checkpoint.every_steps:
+        return
+    if config.data.val is None:
+        yield f"checkpoint.best_metric={checkpoint.best_metric} needs validation rows: set data.val"
+    elif not validation.every_steps or checkpoint.every_steps % validation.every_steps:
+        yield (
+            f"checkpoint.best_metric={checkpoint.best_metric} compares weights that are saved: checkpoint.every_steps="
+            f"{checkpoint.every_steps} must be a multiple of validation.every_steps={validation.every_steps}"
+        )
+
+
 CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _ranges,
     _arithmetic,
@@ -244,4 +257,5 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _sampling,
     _correction,
     _reward,
+    _checkpoint,
 )

@@ -1,5 +1,6 @@
 """The data module: prompts of training and validation as batches of prompt rows."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,7 @@ class PromptDataModule(L.LightningDataModule):
             collate_fn=collate,
             num_workers=workers,
             persistent_workers=workers > 0,
+            worker_init_fn=_outlive_sigterm,
         )
 
     def val_dataloader(self) -> DataLoader | list:
@@ -114,6 +116,11 @@ def validation_batches(rows: int, rank: int, ranks: int, size: int = VALIDATION_
     """Return this rank's positions in a validation set, batch by batch; the ranks have equally many batches."""
     mine = list(range(rank, rows, ranks))
     return [mine[start : start + size] for start in range(0, -(-rows // ranks), size)]
+
+
+def _outlive_sigterm(worker: int) -> None:
+    """A signal to the whole process group is the trainer's to act on: it ends its loader workers itself."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def collate(prompts: list[Prompt]) -> DataProto:

@@ -9,6 +9,7 @@ from torch import nn
 
 from ppo_lightning.config.schema import Config
 from ppo_lightning.errors import EngineError
+from ppo_lightning.signals import BrokenOffError
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Completion:
 OnFinish = Callable[[Completion], None]
 
 
-class RolloutInterruptedError(Exception):
+class RolloutInterruptedError(BrokenOffError):
     """The process was asked to end while responses were being sampled; none of them is used."""
 
 

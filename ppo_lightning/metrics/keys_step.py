@@ -122,7 +122,7 @@ VARIANCE = (
 COUNTERS = (
     MetricSpec("training/global_step", "MEAN", "number of the step, from 1", "-", "steps", "settle"),
     MetricSpec("training/epoch", "MEAN", "epoch of the training prompts, from 0", "-", "epochs", "settle"),
-    MetricSpec("training/skipped_steps", "SUM", "optimizer steps left out: loss or gradient not finite", "-", "steps",
+    MetricSpec("training/skipped_steps", "SUM", "1 if a number was not finite and the step has no update", "-", "steps",
                "update"),
     MetricSpec("training/empty_minibatches", "SUM", "mini-batches without a valid token: no optimizer step", "-",
                "mini-batches", "update"),

@@ -58,7 +58,8 @@ def _no_old_log_prob(config: Config) -> str | None:
     if config.rollout_correction.bypass_mode:
         return "rollout_correction.bypass_mode takes the engine's log-probs"
     selects = config.actor.policy_loss in ("clip_cov", "kl_cov")
-    if strictly_on_policy(config) and not reads_old_log_probs_early(config) and not selects:
+    warms_up = uses_critic(config) and config.critic.warmup_steps > 0  # then the actor has no forward of its own
+    if strictly_on_policy(config) and not reads_old_log_probs_early(config) and not selects and not warms_up:
         return "one optimizer step per rollout: the update's own forward gives the same numbers"
     return None
 

@@ -16,6 +16,7 @@ from ppo_lightning.models.packing import Sharing
 from ppo_lightning.parallel.balance import Layout
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages.finite import Fault
 
 
 @dataclass
@@ -40,7 +41,8 @@ class StepContext:
         seconds: wall seconds by timer.
         recorded: names of the stages that ran, in order.
         layout: where the rows of the step are, with several ranks.
-        skipped: whether an optimizer step was left out because its gradient was not finite.
+        fault: what was not finite: from then on nothing is updated in this step; None: all is well.
+        commit: called when models are about to change: from then on the step is not broken off.
         draws: prompt draws consumed.
         draw_rows: takes the number of a further draw of this step, from 1, and returns its rows, ready for a rollout.
         epoch: passes over the training prompts before this step's draw.
@@ -65,7 +67,8 @@ class StepContext:
     seconds: dict[str, float] = field(default_factory=dict)
     recorded: list[str] = field(default_factory=list)
     layout: Layout | None = None
-    skipped: bool = False
+    fault: Fault | None = None
+    commit: Callable[[], None] = lambda: None
     draws: int = 1
     draw_rows: Callable[[int], DataProto] | None = None
     epoch: int = 0

@@ -12,6 +12,7 @@ from ppo_lightning.parallel.gradients import average_gradients
 from ppo_lightning.parallel.sharding import sum_gradients_at, whole
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.finite import update_fault
 from ppo_lightning.stages.forward import Chunk, idle, micros
 from ppo_lightning.stages.spread import epoch_rows
 
@@ -46,16 +47,16 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
     """Take one optimizer step per mini-batch.
 
     The denominators are counted over the whole mini-batch and all ranks, after every masking, before the first
-    backward. A mini-batch without a valid token anywhere is skipped and counted in training/empty_minibatches; one
-    whose gradient is not finite leaves weights, optimizer and schedule as they are and is counted in
-    training/skipped_steps.
+    backward. A mini-batch without a valid token anywhere is skipped and counted in training/empty_minibatches. A loss
+    or gradient that is not finite ends the step's updates: weights, optimizer and schedule are left as they are.
     """
     for epoch in range(context.config.update.ppo_epochs):
         part, minibatches = epoch_rows(batch, context, epoch)
         # A batch of its own around the same tensors: what a loss adds to it is gone after the mini-batch.
         minis = [(part if len(rows) == len(part) else part.select_idxs(rows)).select() for rows in minibatches]
         for mini, counts in zip(minis, global_counts(minis, context), strict=True):
-            _minibatch(mini, counts, context, loss)
+            if context.fault is None:
+                _minibatch(mini, counts, context, loss)
     loss.finish()
 
 
@@ -68,17 +69,20 @@ def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext,
         return
     book = MetricBook()
     chunks = list(micros(mini, context.config.update, context.sharing))
+    losses: list[tuple[Chunk, Tensor]] = []
     passes = context.ranks.most(len(chunks)) if context.ranks.sharded else len(chunks)
     for number in range(passes):
         sum_gradients_at(loss.model, last=number == passes - 1)
         if number < len(chunks):
-            context.backward(loss(chunks[number], counts, book))
+            value = loss(chunks[number], counts, book)
+            losses.append((chunks[number], value.detach()))
+            context.backward(value)
         else:
             context.backward(loss.idle(idle(mini, context.config.update, context.sharing)))
     loss.close(mini)
     if not context.ranks.sharded:  # a sharded model's gradients are averaged in its last backward pass
         average_gradients(loss.model.parameters(), context.ranks)
-    _step(context, loss, book)
+    _step(context, loss, book, losses)
     context.book.update(book)
 
 
@@ -90,17 +94,16 @@ def global_counts(minis: Sequence[DataProto], context: StepContext) -> list[Loss
     return [LossCounts(tokens, sequences, size) if tokens else None for tokens, sequences in found]
 
 
-def _step(context: StepContext, loss: Loss, book: MetricBook) -> None:
-    """Clip, check and apply the gradient; log its norm before clipping."""
+def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple[Chunk, Tensor]]) -> None:
+    """Check, clip and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
-    norm = whole(nn.utils.clip_grad_norm_(loss.model.parameters(), loss.grad_clip, error_if_nonfinite=False))
-    finite = bool(torch.isfinite(norm))
-    if finite:
+    parameters = list(loss.model.parameters())
+    norm = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    context.fault = update_fault(loss.name, loss.model, norm, losses, context.ranks)
+    if context.fault is None:
+        nn.utils.clip_grads_with_norm_(parameters, loss.grad_clip, norm)
+        context.commit()
         optimizer.step()
-    else:
-        if context.ranks.first:  # the gradient is the same on every rank
-            book.sum("training/skipped_steps", 1.0)
-        context.skipped = True
     optimizer.zero_grad(set_to_none=True)
     book.mean(f"{loss.name}/grad_norm", float(norm))
     context.gradient_norms.setdefault(loss.name, []).append(float(norm))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE / "files")]
 _spec = importlib.util.spec_from_file_location("integration_conftest", HERE.parent / "integration" / "conftest.py")
 _integration = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_integration)
@@ -32,3 +32,11 @@ def fit_tiny(tiny_model):
         return code, Path(folder) / name, said.getvalue()
 
     return go
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """Folder of a model that takes milliseconds per step."""
+    from fault_rigs import save_model
+
+    return save_model(tmp_path_factory.mktemp("model"))

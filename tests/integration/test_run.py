@@ -3,12 +3,7 @@
 import json
 import math
 
-import pytest
-import torch
 import yaml
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-from ppo_lightning.errors import CheckpointError
 
 UNCONDITIONAL = [
     *(
@@ -40,12 +35,6 @@ UNCONDITIONAL = [
     "training/rollout_actor_probs_pearson_corr",
     "training/global_step",
 ]
-VOLATILE = ("timing", "perf/throughput", "perf/time_per_step", "perf/mfu")
-
-
-def steady(line):
-    """Return a step's numbers without those that depend on the clock."""
-    return {key: value for key, value in line.items() if not key.startswith(VOLATILE)}
 
 
 def test_every_unconditional_key_is_logged_each_step(run, lines):
@@ -90,50 +79,6 @@ def test_a_second_run_gets_a_directory_of_its_own(run, lines):
     _, folder, _ = run("trainer.steps=1", "data.val=null")
     assert len(lines(folder)) == 1
     assert len(lines(folder.with_name("run-2"))) == 1
-
-
-def test_last_weights_load_in_transformers(run):
-    _, folder, record = run("data.val=null")
-    path = folder / "checkpoints" / "step_000003" / "actor"
-    loaded = AutoModelForCausalLM.from_pretrained(path)
-    assert AutoTokenizer.from_pretrained(path).chat_template
-    ids = torch.arange(5, 25).unsqueeze(0)
-    with torch.no_grad():
-        assert torch.equal(loaded(ids).logits, record.modules[-1].actor.eval()(ids).logits)
-
-
-@pytest.mark.parametrize("estimator", ["gae", "grpo"])
-@pytest.mark.parametrize("cut", [1, 2])
-def test_resume_repeats_the_straight_run(run, lines, estimator, cut):
-    """Stop after `cut` of 4 steps and go on: prompts, rewards and losses are those of the run that never stopped."""
-    options = [
-        f"algorithm.adv_estimator={estimator}",
-        "algorithm.use_kl_in_reward=true",
-        "algorithm.kl_ctrl=adaptive",
-        "algorithm.kl_horizon=50",
-        "update.lr_warmup_steps=2",
-        "data.val=null",
-        "checkpoint.every_steps=1",
-    ]
-    _, straight, _ = run(*options, "trainer.steps=4", name="straight")
-    run(*options, f"trainer.steps={cut}", name="cut")
-    _, resumed, _ = run(*options, "trainer.steps=4", name="cut", resume="auto")
-    assert [line["step"] for line in lines(resumed)] == [1, 2, 3, 4]
-    for left, right in zip(lines(straight), lines(resumed), strict=True):
-        assert steady(left) == steady(right)
-    for step in range(1, 5):
-        name = f"rollouts/step_{step:06d}.jsonl"
-        assert (straight / name).read_text() == (resumed / name).read_text()
-
-
-def test_resume_from_what_is_no_checkpoint_is_an_error(run, tmp_path):
-    with pytest.raises(CheckpointError, match="not a whole checkpoint"):
-        run(resume=str(tmp_path))
-
-
-def test_checkpoints_are_pruned(run):
-    _, folder, _ = run("checkpoint.every_steps=1", "checkpoint.keep=2", "data.val=null", "trainer.steps=4")
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step_000003", "step_000004"]
 
 
 def test_every_logged_key_is_registered(run, lines):

@@ -28,13 +28,23 @@ def explained(config):
     [
         ([], ["ref_log_prob"]),
         (["actor.use_kl_loss=true"], []),
+        (["update.sequences_per_minibatch=null", "critic.warmup_steps=1"], ["ref_log_prob"]),
         (["algorithm.use_kl_in_reward=true"], []),
         ([GRPO], ["ref_log_prob", "values"]),
         ([GRPO, "actor.use_kl_loss=true"], ["values"]),
         ([GRPO, "update.sequences_per_minibatch=null"], ["old_log_prob", "ref_log_prob", "values"]),
         ([GRPO, "update.sequences_per_minibatch=null", "algorithm.use_kl_in_reward=true"], ["values"]),
     ],
-    ids=["ppo", "ppo+kl_loss", "ppo+kl_reward", "grpo", "grpo+kl_loss", "grpo on-policy", "grpo on-policy+kl_reward"],
+    ids=[
+        "ppo",
+        "ppo+kl_loss",
+        "ppo on-policy, critic first",
+        "ppo+kl_reward",
+        "grpo",
+        "grpo+kl_loss",
+        "grpo on-policy",
+        "grpo on-policy+kl_reward",
+    ],
 )
 def test_recorded_order_equals_the_table(run, overrides, left_out):
     code, _, record = run(*overrides, "data.val=null", "checkpoint.every_steps=0", "trainer.steps=2")

@@ -1,0 +1,82 @@
+"""A run that was stopped and resumed is the run that never stopped: not one value differs."""
+
+import itertools
+
+import lightning as L
+import pytest
+from fault_rigs import EXTRAS, MOVING, differences, start
+
+STEPS = 6
+CUTS = {"ppo": (2, 3, 4), "grpo": (3,)}
+"""With 3 steps an epoch: before an epoch's last step, on its border, and after the next one's first."""
+WORKERS = {"ppo": 2, "grpo": 0}
+VALIDATION = ["data.val=arithmetic:rows=3,digits=1,seed=2", "validation.every_steps=2"]
+
+
+def options(algorithm):
+    return [*EXTRAS[algorithm], *MOVING, *VALIDATION, f"data.workers={WORKERS[algorithm]}"]
+
+
+def in_pieces(model, folder, cuts, steps, *overrides, callbacks=()):
+    """Run to each cut, ending there, and resume from it."""
+    for place, cut in enumerate([*cuts, steps]):
+        resume = "auto" if place else "never"
+        code, pieces = start(model, folder, *overrides, f"trainer.steps={cut}", resume=resume, name="pieces")
+        assert code == 0
+    return pieces
+
+
+@pytest.fixture(scope="module", params=["ppo", "grpo"])
+def straight(request, model, tmp_path_factory):
+    """An algorithm, and the run directory of STEPS steps of it without a stop."""
+    folder = tmp_path_factory.mktemp(request.param)
+    code, straight = start(model, folder, *options(request.param), f"trainer.steps={STEPS}", name="straight")
+    assert code == 0
+    return request.param, straight
+
+
+def test_pitfall_39_resumes_change_nothing(straight, model, tmp_path):
+    algorithm, whole = straight
+    pieces = in_pieces(model, tmp_path, CUTS[algorithm], STEPS, *options(algorithm))
+    assert differences(whole, pieces) == []
+
+
+class Forget(L.Callback):
+    """What a resume forgets that keeps weights and optimizers only."""
+
+    def on_fit_start(self, trainer, pl_module):
+        pl_module.kl_controller.value = 0.1
+
+
+class Restart(L.Callback):
+    """What a resume does that begins the epoch anew."""
+
+    def on_fit_start(self, trainer, pl_module):
+        trainer.datamodule.drawn = 0
+
+
+@pytest.mark.parametrize(("naive", "shows"), [(Forget, "reward_kl_penalty_coeff"), (Restart, "rollouts/step_000006")])
+def test_a_resume_that_forgets_is_seen(straight, model, tmp_path, naive, shows):
+    algorithm, whole = straight
+    if algorithm == "ppo":
+        pytest.skip("once is enough")
+    path = whole / "checkpoints" / "step_000005"
+    arguments = [*options(algorithm), f"trainer.steps={STEPS}"]
+    start(model, tmp_path, *arguments, name="pieces", resume=str(path), callbacks=[naive()])
+    found = differences(whole, tmp_path / "pieces")
+    assert any(shows in place for place in found)
+
+
+CASES = list(itertools.product(("ppo", "grpo"), (0, 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "workers"), CASES)
+def test_the_matrix(model, tmp_path, algorithm, workers):
+    """20 steps; six cuts, both sides of an epoch's border and three within one epoch among them."""
+    rows = ["data.train=arithmetic:rows=30,digits=1,seed=1"]  # 7 steps an epoch
+    chosen = [*options(algorithm), *rows, f"data.workers={workers}"]
+    _, whole = start(model, tmp_path, *chosen, "trainer.steps=20", name="straight")
+    cuts = (1, 7, 8, 15, 16, 18)
+    pieces = in_pieces(model, tmp_path, cuts, 20, *chosen)
+    assert differences(whole, pieces) == []
