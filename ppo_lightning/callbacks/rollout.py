@@ -10,6 +10,7 @@ from ppo_lightning.engines.base import Engine
 from ppo_lightning.engines.checksum import agree
 from ppo_lightning.errors import EngineError
 from ppo_lightning.metrics.values import MetricBook
+from ppo_lightning.models.lora import named_weights
 from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages import STAGES
@@ -89,7 +90,7 @@ class RolloutCallback(L.Callback):
         engine.wake()
         if engine.version == module.step:
             return
-        engine.sync_weights(module.actor.named_parameters(), module.step)
+        engine.sync_weights(named_weights(module.actor), module.step)
         if module.config.rollout.check_weights:
             check_weights(engine, module.actor)
 

@@ -6,14 +6,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ppo_lightning.errors import CheckpointError
+from ppo_lightning.models.lora import has_adapter, load_adapter, save_adapter, save_merged
 from ppo_lightning.module import PPOModule
 
-ACTOR, CRITIC = "actor", "critic.safetensors"
+ACTOR, ADAPTER, CRITIC = "actor", "adapter", "critic.safetensors"
 
 
 def write_weights(folder: Path, module: PPOModule) -> None:
     """Write models and optimizers into a new folder."""
-    module.actor.save_pretrained(folder / ACTOR)
+    save_merged(module.actor, folder / ACTOR)
+    if has_adapter(module.actor):
+        save_adapter(module.actor, folder / ADAPTER)
     module.tokenizer.save_pretrained(folder / ACTOR)
     if module.critic is not None:
         save_file({k: v.contiguous() for k, v in module.critic.state_dict().items()}, folder / CRITIC)
@@ -27,10 +30,13 @@ def read_weights(folder: Path, module: PPOModule) -> None:
     Raises:
         CheckpointError: a tensor is missing or does not fit.
     """
-    weights: dict[str, torch.Tensor] = {}
-    for file in sorted((folder / ACTOR).glob("*.safetensors")):
-        weights |= load_file(file)
-    _load(module.actor, weights, folder / ACTOR)
+    if has_adapter(module.actor):
+        load_adapter(module.actor, folder / ADAPTER)
+    else:
+        weights: dict[str, torch.Tensor] = {}
+        for file in sorted((folder / ACTOR).glob("*.safetensors")):
+            weights |= load_file(file)
+        _load(module.actor, weights, folder / ACTOR)
     if module.critic is not None:
         _load(module.critic, load_file(folder / CRITIC), folder / CRITIC)
     for name, optimizer in optimizers_of(module).items():

@@ -40,6 +40,11 @@ class ModelConfig:
     chat_template: str | None = option(None, "file with a Jinja chat template that replaces the tokenizer's own")
     trust_remote_code: bool = option(False, "run Python code that comes with the model folder")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
+    lora_rank: int = option(0, "train LoRA matrices of this rank beside frozen weights (extra `lora`); 0: all weights")
+    lora_alpha: float = option(32.0, "LoRA scale: the adapter's product counts lora_alpha / lora_rank")
+    lora_targets: list[str] = option(
+        [], "matrices that get an adapter; empty: every linear layer but the head"
+    )
 
 
 @dataclass(frozen=True)

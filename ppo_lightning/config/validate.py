@@ -38,11 +38,13 @@ AT_LEAST_ZERO = (
     "checkpoint.every_steps",
     "logging.samples_per_step",
     "data.workers",
+    "model.lora_rank",
     "reward.memory_mb",
     "reward.max_error_share",
 )
 ABOVE_ZERO = (
     "rollout.temperature",
+    "model.lora_alpha",
     "actor.grad_clip",
     "critic.grad_clip",
     "reward.timeout_s",

@@ -16,6 +16,7 @@ from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Requ
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.engines.kv_cache import make_cache, use_attention
 from ppo_lightning.engines.sampling import draw, stream, uniforms
+from ppo_lightning.models.lora import named_weights
 
 COMPACT_BELOW = 0.8
 """Rows are compacted when fewer than this share of the batch is still generating."""
@@ -41,12 +42,16 @@ class TransformersEngine(Interruptible):
         pad_id: token that fills the left of shorter prompts.
         sequences_per_batch: rows decoded at once.
         context: longest sequence the model takes.
+        shared: whether the model is the policy itself, so that it always has the policy's weights.
     """
 
     name = "transformers"
 
-    def __init__(self, model: PreTrainedModel, pad_id: int, sequences_per_batch: int, context: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, pad_id: int, sequences_per_batch: int, context: int, shared: bool = False
+    ) -> None:
         super().__init__()
+        self.shared = shared
         self.model, self.pad_id = model, pad_id
         self.sequences_per_batch, self.context = sequences_per_batch, context
         self.version = 0
@@ -55,12 +60,14 @@ class TransformersEngine(Interruptible):
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copy the weights where the engine has its own (another dtype); shared ones need only the version."""
+        self.version = version
+        if self.shared:
+            return
         own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, tensor in weights:
                 if own[name] is not tensor:
                     own[name].copy_(tensor)
-        self.version = version
 
     @property
     def dtype(self) -> torch.dtype:
@@ -73,7 +80,7 @@ class TransformersEngine(Interruptible):
 
     def expected_checksum(self, policy: nn.Module) -> float | None:
         """Return None when the policy's own tensors are used, else what a copy must add up to."""
-        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in policy.named_parameters())
+        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in named_weights(policy))
 
     def generate(
         self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None

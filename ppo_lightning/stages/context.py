@@ -27,7 +27,7 @@ class StepContext:
         ranks: the data-parallel group.
         actor: the policy.
         critic: the value model, if the estimator needs one.
-        reference: the frozen policy, if KL is on.
+        reference: the frozen policy, if KL is on; None with LoRA, where it is the actor with its adapter off.
         sharing: whether rows of one prompt share its computation.
         score_batch: route B: takes the batch, returns its RowScores; None: no reward model.
         roller: what generates (RolloutCallback's).

@@ -23,7 +23,7 @@ LAYERS = (
         "loggers",
     },
     {"module", "callbacks", "checkpoint", "report"},
-    {"build", "offline", "recipes"},
+    {"build", "export", "offline", "recipes"},
     {"cli", "__main__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -10,7 +10,7 @@ from house_sources import imported, modules
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES
 from ppo_lightning.config.schema import Config, leaves
 
-LEAVES = 135
+LEAVES = 140
 PENDING = {
     "rollout.top_k",
     "rollout.top_p",
