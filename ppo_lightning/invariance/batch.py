@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ppo_lightning.config.schema import Config
+from ppo_lightning.algorithms.tables import PARTS_KEY
+from ppo_lightning.config.schema import Config, RewardConfig
 from ppo_lightning.config.validate import sequences_per_minibatch, sequences_per_step
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.data.prompts import render
@@ -19,6 +20,10 @@ from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right
+from ppo_lightning.stages import ROLLED_OUT, estimator_reads
+
+KEPT = {*ROLLED_OUT, "response_mask", "rm_scores", "dataset_index", "sample_index", "reward_baselines"}
+"""What a rollout writes; later stages' keys are theirs to write again."""
 
 PROMPTS, ROLLOUTS, RESPONSE_TOKENS, MAX_ROWS = 4, 4, 24, 32
 """Size of a batch that is made here, and the most rows taken from a recorded one."""
@@ -48,7 +53,8 @@ def batch_for(path: str | None, module: PPOModule, config: Config, say: Callable
     say(f"rows: {len(rows)} of {len(set(rows.non_tensor_batch['uid']))} prompts, from {where}")
     say(f"response tokens per row: {', '.join(str(n) for n in tokens.tolist())}")
     _score(rows, say)
-    return rows
+    _add_what_estimators_read(rows, config)
+    return rows.select([key for key in rows.tensors() if key in KEPT])
 
 
 def small(config: Config, batch: DataProto | None = None) -> Config:
@@ -73,6 +79,7 @@ def small(config: Config, batch: DataProto | None = None) -> Config:
             workers=0,
         ),
         rollout=replace(config.rollout, rollouts_per_prompt=n, response_tokens=response),
+        reward=RewardConfig(),
         algorithm=replace(config.algorithm, filter_groups=False),
         update=replace(config.update, sequences_per_minibatch=prompts * n // 2 if halves else None, ppo_epochs=1),
     )
@@ -97,7 +104,7 @@ def _from_dump(path: Path, module: PPOModule) -> DataProto:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         kept = _whole_groups([line["uid"] for line in lines])
         lines = [lines[row] for row in kept]
-        prompts = [render(line["input"], module.tokenizer) for line in lines]
+        prompts = [render(module.tokenizer, line["input"]) for line in lines]
         responses = [module.tokenizer.encode(line["output"], add_special_tokens=False) for line in lines]
         scores = [float(line["score"] or 0.0) for line in lines]
         reasons = [line["finish_reason"] for line in lines]
@@ -127,7 +134,7 @@ def _laid_out(prompts: list[Any], responses: list[list[int]], module: PPOModule,
         "position_ids": (attention.cumsum(-1) - 1).clamp(min=0),
         "response_mask": mask,
     }
-    meta = {"temperature": module.config.rollout.temperature, "pad_token_id": pad, "validate": False}
+    meta = {"temperature": module.config.rollout.temperature, "global_steps": 1, "pad_token_id": pad, "validate": False}
     return DataProto.from_dict(tensors, None, meta)
 
 
@@ -156,6 +163,17 @@ def _score(rows: DataProto, say: Callable[[str], None]) -> None:
     rows.batch["rm_scores"] = torch.zeros(rows.batch["responses"].shape)
     _write_scores(rows, torch.randn(len(rows), generator=torch.Generator().manual_seed(1)))
     say("scores: drawn at random, so that advantages are not all zero")
+
+
+def _add_what_estimators_read(rows: DataProto, config: Config) -> None:
+    """Draw the columns that only a whole rollout brings: the baseline of a greedy response, parts of the reward."""
+    generator = torch.Generator().manual_seed(3)
+    if "reward_baselines" in estimator_reads(config):
+        uids = list(dict.fromkeys(rows.non_tensor_batch["uid"]))
+        drawn = torch.randn(len(uids), generator=generator)
+        rows.batch["reward_baselines"] = drawn[[uids.index(uid) for uid in rows.non_tensor_batch["uid"]]]
+    for name in config.algorithm.adv_options[PARTS_KEY] if PARTS_KEY in config.algorithm.adv_options else ():
+        rows.non_tensor_batch[name] = as_column(torch.randn(len(rows), generator=generator).tolist())
 
 
 def _write_scores(rows: DataProto, scores: torch.Tensor) -> None:

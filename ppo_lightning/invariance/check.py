@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ppo_lightning.build import build_module
-from ppo_lightning.config.load import Loaded
+from ppo_lightning.config.load import Loaded, get
 from ppo_lightning.config.schema import Config
 from ppo_lightning.invariance.batch import batch_for, small
-from ppo_lightning.invariance.measure import Measured, add_noise, measure, prepare
+from ppo_lightning.invariance.measure import Measured, measure, prepare, write_log_probs
 from ppo_lightning.invariance.splits import Difference, Split, applied, culprit, difference, splits, whole
 from ppo_lightning.models.load import load_tokenizer
 from ppo_lightning.module import PPOModule
@@ -24,7 +24,7 @@ class Check:
     def __init__(self, config: Config, module: PPOModule, rows: DataProto) -> None:
         self.config, self.module, self.rows = config, module, rows
         self.longest = int(rows.batch["attention_mask"].sum(-1).max())
-        self.at_once: dict[Config, Measured] = {}
+        self.at_once: tuple[Config, Measured] | None = None
 
     def splits(self) -> list[Split]:
         """Return the splits of this recipe's rows."""
@@ -36,11 +36,9 @@ class Check:
         return difference(measure(self.rows, self.module, applied(config, split)), expected)
 
     def _whole(self, config: Config) -> Measured:
-        found = next((kept for known, kept in self.at_once.items() if known == config), None)
-        if found is None:
-            found = measure(self.rows, self.module, whole(config, len(self.rows)))
-            self.at_once = {config: found}
-        return found
+        if self.at_once is None or self.at_once[0] != config:
+            self.at_once = (config, measure(self.rows, self.module, whole(config, len(self.rows))))
+        return self.at_once[1]
 
 
 def check_invariance(loaded: Loaded, path: str | None, layers: int, say: Callable[[str], None]) -> int:
@@ -57,8 +55,9 @@ def check_invariance(loaded: Loaded, path: str | None, layers: int, say: Callabl
     rows = batch_for(path, module, config, say)
     config = small(loaded.config, rows)
     module.config = config
-    check = Check(config, prepare(module, layers), rows)
-    add_noise(rows)
+    prepare(module, layers)
+    write_log_probs(rows, module, whole(config, len(rows)))
+    check = Check(config, module, rows)
     found = [(split, check.compare(config, split)) for split in check.splits()]
     for line in _table(found):
         say(line)
@@ -67,15 +66,13 @@ def check_invariance(loaded: Loaded, path: str | None, layers: int, say: Callabl
         say(f"invariant: {len(found)} splits give the step of all rows at once")
         return INVARIANT
     split = wrong[0][0]
-    say(f"depends on {', '.join(dict.fromkeys(split.key for split, _ in wrong))}: {len(wrong)} of {len(found)} splits differ")
+    keys = ", ".join(dict.fromkeys(split.key for split, _ in wrong))
+    say(f"depends on {keys}: {len(wrong)} of {len(found)} splits differ")
     cause = culprit(config, split, check.compare)
     if cause is None:
         say("no single option of the loss explains it")
     else:
-        value = loaded.config
-        for part in cause.split("."):
-            value = getattr(value, part)
-        say(f"because of {cause}={value}: without it {split.name} change nothing")
+        say(f"because of {cause}={get(loaded.config, cause)}: without it, {split.name}: invariant")
     return DEPENDS
 
 

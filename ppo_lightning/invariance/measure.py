@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from ppo_lightning.algorithms.kl_control import kl_controller
 from ppo_lightning.config.schema import Config
+from ppo_lightning.models.packing import Sharing
 from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages import STAGES
 from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.forward import log_probs, without_grad
 
 NOISE = "check_noise"
 """Column (B, R) by which old log-probabilities are moved, so that ratios are not 1 and tokens clip."""
@@ -72,10 +74,17 @@ def prepare(module: PPOModule, layers: int) -> PPOModule:
     return module.double()
 
 
-def add_noise(rows: DataProto) -> None:
-    """Give every token the distance between old and current log-probability."""
-    shape = rows.batch["responses"].shape
-    rows.batch[NOISE] = 0.3 * torch.randn(shape, generator=torch.Generator().manual_seed(2))
+def write_log_probs(rows: DataProto, module: PPOModule, config: Config) -> None:
+    """Write what the engine would have said, and by how much old log-probabilities are moved."""
+    shape, generator = rows.batch["responses"].shape, torch.Generator().manual_seed(2)
+    noise, gap = (scale * torch.randn(shape, generator=generator) for scale in (0.3, 0.1))
+    temperature = rows.meta_info["temperature"]
+    (own,) = without_grad(
+        rows, config.update, Sharing(), lambda chunk: log_probs(module.actor, chunk, temperature)[:1]
+    )
+    apart = gap + noise if config.rollout_correction.bypass_mode else gap
+    rows.batch[NOISE] = noise
+    rows.batch["rollout_log_probs"] = own + apart * rows.batch["response_mask"]
 
 
 def measure(rows: DataProto, module: PPOModule, config: Config, ranks: Ranks | None = None) -> Measured:

@@ -1,4 +1,4 @@
-"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- cli."""
+"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- verbs <- cli."""
 
 import subprocess
 import sys
@@ -23,7 +23,8 @@ LAYERS = (
         "loggers",
     },
     {"module", "callbacks", "checkpoint", "report"},
-    {"build", "export", "offline", "recipes"},
+    {"build", "export", "invariance", "offline", "plan", "recipes"},
+    {"verbs"},
     {"cli", "__main__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

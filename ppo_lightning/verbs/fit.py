@@ -1,0 +1,31 @@
+"""`fit`: train."""
+
+import argparse
+import os
+
+from ppo_lightning.verbs.recipe_option import add_recipe_option, load_recipe
+from ppo_lightning.verbs.say import say
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_recipe_option(parser)
+    parser.add_argument(
+        "--resume", default="never", metavar="auto|never|PATH", help="go on from the newest checkpoint, or a given one"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve every other process on the CPU
+    from ppo_lightning.config.validate import validate
+    from ppo_lightning.offline import resolve_offline
+
+    loaded = load_recipe(options)
+    validate(loaded.config)
+    loaded = resolve_offline(loaded, say)
+    validate(loaded.config)
+    from ppo_lightning.build import fit, quiet
+
+    quiet()
+    return fit(loaded, options.resume)
