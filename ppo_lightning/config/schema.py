@@ -42,9 +42,7 @@ class ModelConfig:
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
     lora_rank: int = option(0, "train LoRA matrices of this rank beside frozen weights (extra `lora`); 0: all weights")
     lora_alpha: float = option(32.0, "LoRA scale: the adapter's product counts lora_alpha / lora_rank")
-    lora_targets: list[str] = option(
-        [], "matrices that get an adapter; empty: every linear layer but the head"
-    )
+    lora_targets: list[str] = option([], "matrices that get an adapter; empty: every linear layer but the head")
 
 
 @dataclass(frozen=True)
@@ -203,11 +201,14 @@ class UpdateConfig:
         None, "token budget per forward pass and rank, instead of sequences_per_microbatch"
     )
     share_prompts: bool = option(
-        True, "compute each prompt once for all its rollouts, where the model allows it (same numbers, fewer tokens)"
+        True,
+        "pack rows without padding and compute each prompt once for all its rollouts, where the model allows it (same "
+        "numbers, fewer tokens)",
     )
     shuffle: bool = option(False, "new mini-batch composition every PPO epoch")
     loss_agg_mode: str = option("token-mean", "how token losses become one number", AGGREGATIONS)
     loss_scale_factor: float | None = option(None, "constant of seq-mean-token-sum-norm; null: response_tokens")
+    master_weights: bool = option(True, "with model.dtype=bfloat16 the optimizer keeps the weights in float32 as well")
     weight_decay: float = option(0.01, "AdamW weight decay")
     betas: list[float] = option([0.9, 0.999], "AdamW betas")
     lr_warmup_steps: int = option(0, "training steps of linear warm-up")
@@ -254,6 +255,7 @@ class TrainerConfig:
     devices: int = option(1, "devices per node")
     nodes: int = option(1, "machines")
     threads: int | None = option(None, "CPU threads per rank; null: torch's choice")
+    offload: bool = option(False, "on a GPU, keep reference and optimizer in the CPU's memory between their phases")
     balance_batch: bool = option(True, "spread rows over ranks by workload, within mini-batches")
     max_skipped_steps: int = option(3, "steps in a row whose loss or gradient is not finite before the run stops")
 

@@ -14,8 +14,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
-from ppo_lightning.engines.kv_cache import make_cache, use_attention
+from ppo_lightning.engines.kv_cache import make_cache
 from ppo_lightning.engines.sampling import draw, stream, uniforms
+from ppo_lightning.models.attention import use_attention
 from ppo_lightning.models.lora import named_weights
 
 COMPACT_BELOW = 0.8

@@ -25,7 +25,7 @@ from ppo_lightning.stages import ROLLED_OUT, estimator_reads
 KEPT = {*ROLLED_OUT, "response_mask", "rm_scores", "dataset_index", "sample_index", "reward_baselines"}
 """What a rollout writes; later stages' keys are theirs to write again."""
 
-PROMPTS, ROLLOUTS, RESPONSE_TOKENS, MAX_ROWS = 4, 4, 24, 32
+PROMPTS, ROLLOUTS, RESPONSE_TOKENS, MAX_ROWS = 4, 2, 12, 32
 """Size of a batch that is made here, and the most rows taken from a recorded one."""
 
 
@@ -172,7 +172,7 @@ def _add_what_estimators_read(rows: DataProto, config: Config) -> None:
         uids = list(dict.fromkeys(rows.non_tensor_batch["uid"]))
         drawn = torch.randn(len(uids), generator=generator)
         rows.batch["reward_baselines"] = drawn[[uids.index(uid) for uid in rows.non_tensor_batch["uid"]]]
-    for name in config.algorithm.adv_options[PARTS_KEY] if PARTS_KEY in config.algorithm.adv_options else ():
+    for name in config.algorithm.adv_options.get(PARTS_KEY, ()):  # names that the user gave
         rows.non_tensor_batch[name] = as_column(torch.randn(len(rows), generator=generator).tolist())
 
 

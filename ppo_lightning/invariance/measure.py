@@ -79,9 +79,7 @@ def write_log_probs(rows: DataProto, module: PPOModule, config: Config) -> None:
     shape, generator = rows.batch["responses"].shape, torch.Generator().manual_seed(2)
     noise, gap = (scale * torch.randn(shape, generator=generator) for scale in (0.3, 0.1))
     temperature = rows.meta_info["temperature"]
-    (own,) = without_grad(
-        rows, config.update, Sharing(), lambda chunk: log_probs(module.actor, chunk, temperature)[:1]
-    )
+    (own,) = without_grad(rows, config.update, Sharing(), lambda chunk: log_probs(module.actor, chunk, temperature)[:1])
     apart = gap + noise if config.rollout_correction.bypass_mode else gap
     rows.batch[NOISE] = noise
     rows.batch["rollout_log_probs"] = own + apart * rows.batch["response_mask"]
@@ -100,9 +98,7 @@ def measure(rows: DataProto, module: PPOModule, config: Config, ranks: Ranks | N
         actor=module.actor,
         critic=module.critic,
         reference=module.reference,
-        kl_controller=kl_controller(
-            algorithm.kl_ctrl, algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon
-        ),
+        kl_controller=kl_controller(algorithm.kl_ctrl, algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon),
         optimizers={name: Keeper(model) for name, model in models.items()},
         backward=lambda loss: loss.backward(),
         sharing=sharing_of(config, module.actor, module.critic),

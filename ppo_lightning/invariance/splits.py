@@ -47,7 +47,7 @@ def whole(config: Config, rows: int) -> Config:
 
 
 def splits(config: Config, rows: int, longest: int) -> Iterator[Split]:
-    """Yield what is compared with `whole`: rows one at a time, in twos and fours, packed, by budget, as the recipe has it."""
+    """Yield what is compared with `whole`: few rows at a time, packed, by token budget, and as the recipe has it."""
     for count in (1, 2, 4):
         if count < rows:
             update = UpdateConfig(sequences_per_microbatch=count, share_prompts=False)
@@ -111,7 +111,9 @@ def suspects(config: Config) -> Iterator[tuple[str, Config]]:
     ):
         default = get(plain, f"{section}.{name}")
         if (section, name) == ("algorithm", "adv_estimator"):
-            default = "reinforce_plus_plus_baseline" if config.rollout.rollouts_per_prompt > 1 else "reinforce_plus_plus"
+            default = (
+                "reinforce_plus_plus_baseline" if config.rollout.rollouts_per_prompt > 1 else "reinforce_plus_plus"
+            )
         if get(config, f"{section}.{name}") == default:
             continue
         changed = {name: default} | {other: get(plain, f"{section}.{other}") for other in related}

@@ -58,6 +58,7 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
         book = MetricBook()
         for micro in micros(mini, context.config.update, context.sharing):
             context.backward(loss(micro, counts, book))
+            book.mean("perf/padding_ratio", micro.computed, micro.needed)
         loss.close(mini)
         _step(context, loss, book)
         context.book.update(book)

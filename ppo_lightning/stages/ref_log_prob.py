@@ -13,7 +13,8 @@ def ref_log_prob(batch: DataProto, context: StepContext) -> None:
     Writes: ref_log_prob (B, R).
     """
     temperature = batch.meta_info["temperature"]
-    with reference_policy(context.actor, context.reference) as reference:
+    own = context.reference
+    with context.offload.awake(own), reference_policy(context.actor, own) as reference:
         (batch.batch["ref_log_prob"],) = without_grad(
             batch,
             context.config.update,

@@ -14,9 +14,9 @@ def update(batch: DataProto, context: StepContext) -> None:
     Writes: old_log_probs (B, R) where stage 4 was left out.
     """
     if context.critic is not None:
-        with context.timer("update_critic"):
+        with context.timer("update_critic"), context.offload.awake(context.optimizers["critic"]):
             optimise(batch, context, CriticLoss(context))
     warming_up = context.critic is not None and context.step <= context.config.critic.warmup_steps
     if not warming_up:
-        with context.timer("update_actor"):
+        with context.timer("update_actor"), context.offload.awake(context.optimizers["actor"]):
             optimise(batch, context, ActorLoss(context, batch))
