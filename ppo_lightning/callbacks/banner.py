@@ -17,7 +17,7 @@ def banner(config: Config, run_dir: RunDir, module: PPOModule, data: PromptDataM
     parts += [f"critic {_millions(module.critic)}"] if module.critic else []
     parts += [f"reference {_millions(module.reference)}"] if module.reference else []
     if has_adapter(module.actor):
-        parts += [f"LoRA of {adapter_size(module.actor) / 1e6:.2f} M trained parameters, reference: adapter off"]
+        parts += [f"LoRA: {adapter_size(module.actor):,} trained parameters, reference: adapter off"]
     validation = f", {len(data.val_set)} for validation" if data.val_set else ", no validation"
     rollout, trainer = config.rollout, config.trainer
     return [

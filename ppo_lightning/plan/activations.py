@@ -71,6 +71,7 @@ def _saved(config: PreTrainedConfig, dtype: torch.dtype, adapt: Callable[[Any], 
     with torch.device("meta"):
         model = adapt(AutoModelForCausalLM.from_config(config, dtype=dtype))
         ids = torch.zeros(1, tokens, dtype=torch.int64)
+        mask = torch.ones(1, 1, 1, 1, dtype=torch.bool)  # taken as it is: to make one, values would be needed
     model.set_attn_implementation(ATTENTION)
     weights = {p.untyped_storage()._cdata for p in model.parameters()}
     kept: dict[int, Tensor] = {}
@@ -81,7 +82,7 @@ def _saved(config: PreTrainedConfig, dtype: torch.dtype, adapt: Callable[[Any], 
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model.get_decoder()(input_ids=ids, use_cache=False)
+        model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 

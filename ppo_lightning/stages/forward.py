@@ -58,8 +58,9 @@ def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator
             longest = int(micro.batch.batch["attention_mask"].sum(-1).max())
             yield Chunk(micro.rows, micro.batch, None, len(micro.rows) * max(1, longest))
         return
+    prompts, responses = token_lengths(batch)
     packs = share_prompts(batch, update, sharing)
-    widths = [pack_width(batch, pack) for pack in packs]
+    widths = [pack_width(prompts, responses, pack) for pack in packs]
     for places in fill([len(pack) for pack in packs], widths, update):
         chosen = [packs[place] for place in places]
         rows = np.array([row for pack in chosen for row in pack], dtype=np.int64)
@@ -88,14 +89,13 @@ def share_prompts(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> l
     if update.tokens_per_microbatch is not None:
         check_budget(prompts + responses, update.tokens_per_microbatch)
         packs = [part for pack in packs for part in _within(pack, prompts, responses, update.tokens_per_microbatch)]
-    widths = np.array([pack_width(batch, pack) for pack in packs])
+    widths = np.array([pack_width(prompts, responses, pack) for pack in packs])
     return [packs[place] for place in longest_first(widths)]
 
 
-def pack_width(batch: DataProto, pack: list[int]) -> int:
-    """Return the tokens of a packed segment."""
-    prompts, responses = token_lengths(batch.select_idxs(pack))
-    return int(prompts[0] + responses.sum())
+def pack_width(prompts: np.ndarray, responses: np.ndarray, pack: list[int]) -> int:
+    """Return the tokens of a packed segment, from those of each row's prompt and response."""
+    return int(prompts[pack[0]] + responses[pack].sum())
 
 
 def fill(rows: list[int], widths: list[int], update: UpdateConfig) -> Iterator[list[int]]:

@@ -13,6 +13,8 @@ from ppo_lightning.models.lora import adapter_weights
 STEPS = 3
 OPTIONS = [
     "model.lora_rank=4",
+    "algorithm.adv_estimator=grpo",
+    "reward.path=tests/integration/files/rewards.py",
     "actor.use_kl_loss=true",
     "actor.lr=1e-2",
     "data.val=null",

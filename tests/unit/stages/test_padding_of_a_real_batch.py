@@ -192,23 +192,24 @@ def test_padding_both_sides_apart_would_be_a_fifth(gsm8k):
     assert both / sum(chunk.needed for chunk in chunks) > 1.15
 
 
-@pytest.mark.parametrize("size", [1.0, 3067.0])
-def test_packed_rows_have_no_padding(gsm8k, size):
+@pytest.mark.parametrize("shared", [False, True], ids=["rows end to end", "prompts shared"])
+def test_packed_rows_have_no_padding(gsm8k, shared):
     """Also what is counted is what is laid: the tokens of the packed row, and all of them are needed."""
-    update = UpdateConfig(tokens_per_microbatch=4096)
-    assert ratio(gsm8k, update, Sharing(True, size)) == 1.0
+    update, sharing = UpdateConfig(tokens_per_microbatch=4096), Sharing(True, 1e12)
+    batch = gsm8k.select()
+    if not shared:
+        batch.non_tensor_batch["uid"] = as_column([f"row{row}" for row in range(len(batch))])
+    assert ratio(batch, update, sharing) == 1.0
     tokens = 0
-    for chunk in micros(gsm8k, update, Sharing(True, size)):
+    for chunk in micros(batch, update, sharing):
         tensors = chunk.batch.batch
         packed = pack(tensors["input_ids"], tensors["attention_mask"], tensors["responses"].shape[1], chunk.groups)
         assert packed.ids.shape == (1, chunk.computed)
         assert chunk.computed <= 4096
         assert bool((packed.ids != 0).all())
         tokens += chunk.computed
-    rows = int(gsm8k.batch["attention_mask"].sum())
-    prompts = sum(QUESTIONS)
     responses = int(gsm8k.batch["response_mask"].sum())
-    assert tokens == (rows if size == 1.0 else prompts + responses)  # shared prompts are computed once
+    assert tokens == (sum(QUESTIONS) if shared else N * sum(QUESTIONS)) + responses
 
 
 @pytest.mark.parametrize("sharing", [Sharing(), Sharing(True, 1.0)], ids=["padded", "packed"])
