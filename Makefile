@@ -8,6 +8,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 EXTRAS := dev,wandb,math,offline,remote,lora
 MODEL := smollm2-135m-instruct
 PYTEST_ARGS ?=
+PARALLEL := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity clean
@@ -41,13 +42,13 @@ fit: model  ## train the quickstart recipe: minutes on two CPU cores
 	@$(RUN) ppo_lightning fit --config recipes/quickstart.yaml
 
 test: model  ## run all tests (those of vLLM: test-vllm)
-	@$(RUN) pytest -m "not vllm" $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(RUN) pytest -m "not vllm" $(PARALLEL) $(PYTEST_ARGS)
 
 test-vllm: model vllm  ## run the tests that need vLLM, in a process of their own (vLLM changes the one it runs in)
 	@$(RUN) pytest tests/integration -m vllm $(PYTEST_ARGS)
 
 unit: setup  ## run the unit tests
-	@$(RUN) pytest tests/unit tests/house $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(RUN) pytest tests/unit tests/house $(PARALLEL) $(PYTEST_ARGS)
 
 lint: setup  ## ruff: rules and format
 	@$(RUN) ruff check .

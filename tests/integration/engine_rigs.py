@@ -53,6 +53,7 @@ class Server:
         command += ["--port", str(self.port), "--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager"]
         command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
         command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
+        command += ["--hf-overrides", '{"head_dtype": "float32"}']
         command += ["--kv-cache-memory-bytes", str(2**27)]
         command += ["--worker-extension-cls", "ppo_lightning.engines.vllm_worker.PolicyWeights"]
         here = str(Path(__file__).parents[2])

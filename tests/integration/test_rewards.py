@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 import lightning as L
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassificat
 from ppo_lightning.cli import main
 from ppo_lightning.errors import RewardError
 from ppo_lightning.rewards.chat import render
+from ppo_lightning.rewards.process import marked
 from ppo_lightning.rewards.reward_model import LocalModel
 from ppo_lightning.rewards.sample import Sample
 from ppo_lightning.rewards.streaming import HELD
@@ -133,14 +135,8 @@ def test_validation_is_scored_by_the_reward_model_too(run, lines, judge_model):
 
 
 def workers_alive():
-    """Return the processes that carry the mark of a reward worker."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            found |= {entry.parent.name} if b"PPO_LIGHTNING_REWARD_WORKER=" in entry.read_bytes() else set()
-        except OSError:
-            continue
-    return found
+    """Return the reward workers of this process that live, and what they forked."""
+    return set(marked(f"{os.getpid()}-"))
 
 
 FRAGILE = [f"reward.path={HERE}", "reward.name=fragile", "rollout.rollouts_per_prompt=8"]
