@@ -10,6 +10,7 @@ from ppo_lightning.config.load import Loaded, get
 from ppo_lightning.config.schema import Config
 from ppo_lightning.invariance.batch import batch_for, small
 from ppo_lightning.invariance.measure import Measured, measure, prepare, write_log_probs
+from ppo_lightning.invariance.ranks import measure_on_ranks
 from ppo_lightning.invariance.splits import Difference, Split, applied, culprit, difference, splits, whole
 from ppo_lightning.models.load import load_tokenizer
 from ppo_lightning.module import PPOModule
@@ -33,7 +34,8 @@ class Check:
     def compare(self, config: Config, split: Split) -> Difference:
         """Run one split of a configuration and compare it with all rows at once."""
         expected = self._whole(config)
-        return difference(measure(self.rows, self.module, applied(config, split)), expected)
+        run = measure_on_ranks if split.ranks else measure
+        return difference(run(self.rows, self.module, applied(config, split)), expected, split.ranks)
 
     def _whole(self, config: Config) -> Measured:
         if self.at_once is None or self.at_once[0] != config:

@@ -22,8 +22,7 @@ from ppo_lightning.stages.forward import log_probs, without_grad
 NOISE = "check_noise"
 """Column (B, R) by which old log-probabilities are moved, so that ratios are not 1 and tokens clip."""
 
-VOLATILE = ("timing", "perf/")
-NO_CLIPPING = 1e30
+VOLATILE = ("timing", "perf/", "global_seqlen/")
 
 
 @dataclass
@@ -40,16 +39,19 @@ class Measured:
 
 
 class Keeper:
-    """Stands in for an optimizer: keeps each gradient that it is asked to apply."""
+    """Stands in for an optimizer: keeps each gradient, averaged over ranks, that it is asked to apply."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.kept = model, list[list[Tensor | None]]()
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        self.model, self.ranks, self.kept = model, ranks, list[list[Tensor | None]]()
         self.param_groups = [{"lr": 0.0}]
 
     def step(self) -> None:
         """Keep the gradient of a mini-batch."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.kept.append([None if p.grad is None else p.grad.detach().clone() for p in trained])
+        self.kept.append([None if p.grad is None else self._mean(p.grad.detach().clone()) for p in trained])
+
+    def _mean(self, gradient: Tensor) -> Tensor:
+        return self.ranks.sum(gradient) / self.ranks.size
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
@@ -83,6 +85,7 @@ def write_log_probs(rows: DataProto, module: PPOModule, config: Config) -> None:
     apart = gap + noise if config.rollout_correction.bypass_mode else gap
     rows.batch[NOISE] = noise
     rows.batch["rollout_log_probs"] = own + apart * rows.batch["response_mask"]
+    rows.batch["global_row"] = torch.arange(len(rows))
 
 
 def measure(rows: DataProto, module: PPOModule, config: Config, ranks: Ranks | None = None) -> Measured:
@@ -99,7 +102,7 @@ def measure(rows: DataProto, module: PPOModule, config: Config, ranks: Ranks | N
         critic=module.critic,
         reference=module.reference,
         kl_controller=kl_controller(algorithm.kl_ctrl, algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon),
-        optimizers={name: Keeper(model) for name, model in models.items()},
+        optimizers={name: Keeper(model, ranks) for name, model in models.items()},
         backward=lambda loss: loss.backward(),
         sharing=sharing_of(config, module.actor, module.critic),
     )

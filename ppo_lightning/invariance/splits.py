@@ -6,18 +6,31 @@ from dataclasses import dataclass, replace
 from ppo_lightning.config.load import get
 from ppo_lightning.config.schema import Config, UpdateConfig
 from ppo_lightning.invariance.measure import Measured, relative
+from ppo_lightning.invariance.ranks import can_halve
 
 GRADIENT_TOLERANCE, NUMBER_TOLERANCE, NOTHING = 1e-6, 1e-5, 1e-6
 """Largest relative differences that rounding explains; numbers below NOTHING apart are equal."""
 
 
+BEFORE_AVERAGING = ("actor/grad_norm", "critic/grad_norm", "variance_proxy/")
+"""Numbers of a gradient that the strategy averages in its own backward, which a thread has not."""
+
+
 @dataclass(frozen=True)
 class Split:
-    """One way of splitting the rows: its words, the option it turns, and the `update` section that does it."""
+    """One way of splitting the rows.
+
+    Attributes:
+        name: in words.
+        key: the option it turns.
+        update: the section that does it.
+        ranks: whether the rows are split over two ranks.
+    """
 
     name: str
     key: str
     update: UpdateConfig
+    ranks: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,8 @@ def splits(config: Config, rows: int, longest: int) -> Iterator[Split]:
         words = "packed" if packed else "padded"
         yield Split(f"budget of {2 * longest} tokens, {words}", "update.tokens_per_microbatch", update)
     yield Split("as the recipe has it", "update", config.update)
+    if can_halve(config, rows):
+        yield Split("two ranks", "trainer.devices", config.update, ranks=True)
 
 
 def applied(config: Config, split: Split) -> Config:
@@ -80,13 +95,15 @@ def _with(config: Config, split: UpdateConfig, update: UpdateConfig) -> Config:
     )
 
 
-def difference(found: Measured, expected: Measured) -> Difference:
-    """Compare one split with all rows at once."""
+def difference(found: Measured, expected: Measured, ranks: bool = False) -> Difference:
+    """Compare one split with all rows at once; over ranks gradients are compared where they are averaged."""
     losses = {"actor": ("actor/loss",), "critic": ("critic/vf_loss",)}
     of_loss = {key for keys in losses.values() for key in keys}
     apart = {key: _number(found.metrics.get(key), value) for key, value in expected.metrics.items()}
     apart |= {key: float("inf") for key in found.metrics.keys() - expected.metrics.keys()}
     others = {key: value for key, value in apart.items() if key not in of_loss}
+    if ranks:
+        others = {key: value for key, value in others.items() if not key.startswith(BEFORE_AVERAGING)}
     worst = max(others, key=others.__getitem__, default="")
     return Difference(
         {name: max(apart[key] for key in keys) for name, keys in losses.items() if set(keys) <= apart.keys()},

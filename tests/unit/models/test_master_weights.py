@@ -33,22 +33,22 @@ def moved(net, start):
 
 
 def test_updates_of_1e_6_do_not_vanish():
-    """500 steps of about 1e-6 against the gradient: -5e-4 in float32, and in bfloat16 as far as rounding allows."""
+    """1000 steps of about 1e-6 against the gradient: -1e-3 in float32, and in bfloat16 as far as rounding allows."""
     net, start = model(), list(copy.deepcopy(model()).parameters())
     optimizer = MasterAdamW(net.parameters(), lr=1e-6, weight_decay=0.0)
-    train(net, optimizer, 500)
+    train(net, optimizer, 1000)
     masters = [optimizer.state[p]["master"] for p in net.parameters()]
     exact = torch.cat([(a - b.detach().float()).flatten() for a, b in zip(masters, start, strict=True)])
-    assert float(exact.min()) > -6e-4
-    assert float(exact.max()) < -4e-4
+    assert float(exact.min()) > -1.1e-3
+    assert float(exact.max()) < -0.9e-3
     assert all(torch.equal(p, m.bfloat16()) for p, m in zip(net.parameters(), masters, strict=True))
-    assert float(moved(net, start).mean()) == pytest.approx(-5e-4, rel=0.1)
+    assert float(moved(net, start).mean()) == pytest.approx(-1e-3, rel=0.1)
 
 
 def test_plain_bfloat16_loses_them():
     """Negative control: torch's AdamW on the bfloat16 weights moves hardly anything in the same steps."""
     net, start = model(), list(copy.deepcopy(model()).parameters())
-    train(net, torch.optim.AdamW(net.parameters(), lr=1e-6, weight_decay=0.0), 500)
+    train(net, torch.optim.AdamW(net.parameters(), lr=1e-6, weight_decay=0.0), 1000)
     assert abs(float(moved(net, start).mean())) < 5e-5
 
 
