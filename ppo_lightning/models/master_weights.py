@@ -33,7 +33,7 @@ class MasterAdamW(Optimizer):
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update the float32 copies by their gradients, and round them into the parameters."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
