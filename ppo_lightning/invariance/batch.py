@@ -22,6 +22,9 @@ from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right
 from ppo_lightning.stages import ROLLED_OUT, estimator_reads
 
+NO_CLIPPING = 1e30
+"""Gradients are compared as they are."""
+
 KEPT = {*ROLLED_OUT, "response_mask", "rm_scores", "dataset_index", "sample_index", "reward_baselines"}
 """What a rollout writes; later stages' keys are theirs to write again."""
 
@@ -80,6 +83,8 @@ def small(config: Config, batch: DataProto | None = None) -> Config:
         ),
         rollout=replace(config.rollout, rollouts_per_prompt=n, response_tokens=response),
         reward=RewardConfig(),
+        actor=replace(config.actor, grad_clip=NO_CLIPPING),
+        critic=replace(config.critic, grad_clip=NO_CLIPPING),
         algorithm=replace(config.algorithm, filter_groups=False),
         update=replace(config.update, sequences_per_minibatch=prompts * n // 2 if halves else None, ppo_epochs=1),
     )

@@ -15,7 +15,7 @@ from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.stages import STAGES
+from ppo_lightning.stages import STAGES, uses_critic
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.forward import log_probs, without_grad
 
@@ -92,19 +92,20 @@ def measure(rows: DataProto, module: PPOModule, config: Config, ranks: Ranks | N
     """Run the stages on a copy of the rows (this rank's) and return gradients and metrics."""
     ranks = ranks or Ranks()
     batch = rows.select()
-    models: dict[str, Any] = {"actor": module.actor} | ({"critic": module.critic} if module.critic else {})
+    critic = module.critic if uses_critic(config) else None
+    models: dict[str, Any] = {"actor": module.actor} | ({"critic": critic} if critic else {})
     algorithm = config.algorithm
     context = StepContext(
         config=config,
         step=max(1, config.critic.warmup_steps + 1),
         ranks=ranks,
         actor=module.actor,
-        critic=module.critic,
+        critic=critic,
         reference=module.reference,
         kl_controller=kl_controller(algorithm.kl_ctrl, algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon),
         optimizers={name: Keeper(model, ranks) for name, model in models.items()},
         backward=lambda loss: loss.backward(),
-        sharing=sharing_of(config, module.actor, module.critic),
+        sharing=sharing_of(config, module.actor, critic),
     )
     for stage in STAGES[1:]:
         if stage.skipped_because(config) is None:

@@ -49,7 +49,7 @@ def test_a_run_with_an_adapter(run, tiny_model, tmp_path, capsys):
     for name, parameter in module.actor.named_parameters():
         if ".lora_" not in name:
             assert torch.equal(parameter, own[name.replace(".base_layer", "")]), name
-    held = sum(p.numel() for group in module.optimizers()[0].param_groups for p in group["params"])
+    held = sum(p.numel() for group in module.optimizers().param_groups for p in group["params"])
     assert held == sum(p.numel() for p in adapter_weights(module.actor).values())
 
     # actor/ is a whole model that computes what the policy computes.
