@@ -177,7 +177,8 @@ def _add_what_estimators_read(rows: DataProto, config: Config) -> None:
         uids = list(dict.fromkeys(rows.non_tensor_batch["uid"]))
         drawn = torch.randn(len(uids), generator=generator)
         rows.batch["reward_baselines"] = drawn[[uids.index(uid) for uid in rows.non_tensor_batch["uid"]]]
-    for name in config.algorithm.adv_options.get(PARTS_KEY, ()):  # names that the user gave
+    options = config.algorithm.adv_options
+    for name in options.get(PARTS_KEY, ()):  # names that the user gave
         rows.non_tensor_batch[name] = as_column(torch.randn(len(rows), generator=generator).tolist())
 
 

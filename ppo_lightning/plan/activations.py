@@ -104,7 +104,4 @@ class _FusedAttention(torch.autograd.Function):
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    groups = query.shape[1] // key.shape[1]
-    # transformers' SDPA path repeats keys and values for the query heads that share them.
-    key, value = (part.repeat_interleave(groups, 1) if groups > 1 else part for part in (key, value))
     return _FusedAttention.apply(query, key, value).transpose(1, 2), None

@@ -199,11 +199,11 @@ def _engine(actor: Model, config: Config, device_bytes: float, gpu: bool) -> lis
     ]
 
 
-def _key_values(config: Any) -> int:
-    """Return the entries of keys and values per token, over all layers."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * head_size
+def _key_values(shape: Any) -> int:
+    """Return the entries of keys and values per token, over all layers of a transformers configuration."""
+    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    head_size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    return 2 * shape.num_hidden_layers * heads * head_size
 
 
 def _itemsize(config: Config) -> int:
