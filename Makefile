@@ -5,13 +5,13 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 TORCH := torch==2.13.0
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
-EXTRAS := dev,wandb,math,offline,remote,lora
+EXTRAS := dev,wheel,wandb,math,offline,remote,lora
 MODEL := smollm2-135m-instruct
 PYTEST_ARGS ?=
 PARALLEL := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity clean
+.PHONY: help setup vllm model fit test test-vllm test-browser unit lint types check bench parity clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ test: model  ## run all tests (those of vLLM: test-vllm)
 test-vllm: model vllm  ## run the tests that need vLLM, in a process of their own (vLLM changes the one it runs in)
 	@$(RUN) pytest tests/integration -m vllm $(PYTEST_ARGS)
 
+test-browser: setup  ## look at the pages in a headless Chromium (apt-get install chromium); without one: skipped
+	@$(RUN) pytest tests/browser $(PYTEST_ARGS)
+
 unit: setup  ## run the unit tests
 	@OMP_NUM_THREADS=1 $(RUN) pytest tests/unit tests/house $(PARALLEL) $(PYTEST_ARGS)
 
@@ -67,6 +70,10 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 	@for script in tests/parity/generate_*.py; do .venv-verl/bin/python $$script; done
 	@$(RUN) pytest tests/parity -q
 	@$(RUN) tests.parity.report
+
+.PHONY: docs
+docs: setup  ## write the pages that come from tables (docs/generate.py)
+	@$(VENV)/bin/python docs/generate.py
 
 clean:  ## remove the environments
 	@rm -rf $(VENV) .venv-verl

@@ -10,30 +10,37 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 
+from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.callbacks.banner import banner
 from ppo_lightning.callbacks.console import ConsoleView
+from ppo_lightning.callbacks.log import LogCallback
 from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
 from ppo_lightning.checkpoint.store import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
+from ppo_lightning.config.validate import validate
 from ppo_lightning.data.datamodule import PromptDataModule
+from ppo_lightning.engines import find_engine
 from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
+from ppo_lightning.environment import write_environment
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
 from ppo_lightning.models.lora import add_adapter
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
+from ppo_lightning.report.at_end import leave_report
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
 from ppo_lightning.rewards.check import Gold
 from ppo_lightning.rewards.pool import RewardPool
 from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
 from ppo_lightning.rewards.self_test import golds_of, self_test
 from ppo_lightning.rewards.streaming import RuleRewards
-from ppo_lightning.run_dir import CONFIG, RunDir
+from ppo_lightning.run_dir import CONFIG, ENVIRONMENT, RunDir
 from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
 from ppo_lightning.stages import uses_critic, uses_reference
 from ppo_lightning.stages.rollout import Roller
@@ -77,6 +84,7 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
     run_dir.create()
     (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+    write_environment(run_dir.path / ENVIRONMENT)
     module = build_module(config, tokenizer)
     stop = StopSignal()
     stop.install()
@@ -98,8 +106,29 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
         view.end()
         for sink in sinks:
             getattr(sink, "close", lambda: None)()
+        if _speaks():
+            leave_report(run_dir.path, view.say)
     view.say(f"run directory: {run_dir.path}")
     return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
+
+
+def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Callback]]:
+    """Make what a Trainer of your own takes: `L.Trainer(callbacks=callbacks).fit(module, datamodule=data)`.
+
+    Its loggers get the metrics; run directory, checkpoints and exact resumption are what `fit` adds. One epoch of the
+    Trainer is the whole run, `trainer.steps` long. With several ranks it needs `use_distributed_sampler=False`.
+
+    Raises:
+        PPOLightningError: something that the user must change.
+    """
+    validate(config)
+    tokenizer = load_tokenizer(config.model)
+    view = ConsoleView(rank_zero_only.rank == 0, 0, tokenizer)
+    data = PromptDataModule(config, tokenizer, view.say)
+    config = replace(config, trainer=replace(config.trainer, steps=data.steps))
+    module = build_module(config, tokenizer)
+    golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
+    return module, data, [build_rollouts(config, tokenizer, module, view, golds), LogCallback()]
 
 
 class Restore(L.Callback):
@@ -139,24 +168,7 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
 
 def build_engine(config: Config, module: PPOModule) -> Engine:
     """Start the engine that `rollout.engine` names."""
-    rollout = config.rollout
-    if rollout.engine == "transformers":
-        from ppo_lightning.engines.transformers import TransformersEngine
-
-        policy: Any = module.actor
-        if rollout.dtype not in ("model", config.model.dtype):
-            policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
-            policy.requires_grad_(requires_grad=False).to(module.device)
-        context = getattr(policy.config, "max_position_embeddings", None) or 2**31
-        pad, shared = module.tokenizer.pad_token_id, policy is module.actor
-        return TransformersEngine(policy, pad, rollout.sequences_per_batch, context, shared)
-    if rollout.engine == "vllm_server":
-        from ppo_lightning.engines.vllm_server import build_server_engine
-
-        return build_server_engine(config, module)
-    from ppo_lightning.engines.vllm import build_vllm
-
-    return build_vllm(config, module)
+    return resolve(find_engine(config.rollout.engine))(config, module)
 
 
 def build_rollouts(
@@ -215,14 +227,16 @@ def build_rules(config: RewardConfig, golds: Sequence[Gold], view: ConsoleView) 
 
 def train_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
     """Return how training rollouts are sampled."""
-    r = config.rollout
-    return Sampling(r.temperature, r.response_tokens, r.top_p, r.top_k, r.min_p, stop_ids, r.ignore_eos)
+    rollout = config.rollout
+    kept = (rollout.top_p, rollout.top_k, rollout.min_p)
+    return Sampling(rollout.temperature, rollout.response_tokens, *kept, stop_ids, rollout.ignore_eos)
 
 
 def validation_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
     """Return how validation responses are sampled."""
-    v = config.validation
-    return Sampling(v.temperature, v.response_tokens or config.rollout.response_tokens, v.top_p, v.top_k, 0.0, stop_ids)
+    validation = config.validation
+    longest = validation.response_tokens or config.rollout.response_tokens
+    return Sampling(validation.temperature, longest, validation.top_p, validation.top_k, 0.0, stop_ids)
 
 
 def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) -> L.Trainer:

@@ -17,13 +17,17 @@ from ppo_lightning.errors import PPOLightningError
 VERBS: dict[str, str] = {
     "fit": "train",
     "config": "print the resolved configuration and where each value comes from",
+    "explain": "the stages and fields of a step, as a table or a picture, or what one name means",
     "metrics": "list the metrics a recipe logs, or explain one",
+    "report": "write one page of a run, or of several side by side: curves, timing, samples, ledger",
+    "ledger": "show every denominator of a step: of a recipe, of a recorded run, or as an interactive page",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "check-invariance": "run a recipe's update under several splits and say what depends on them",
     "plan": "estimate a recipe's memory per device, before anything is loaded",
     "export": "copy a run's trained model, or its LoRA adapter, to a folder of its own",
     "model": "packaged models: `model ls`, `model get NAME`",
-    "recipes": "shipped recipes: `recipes ls`, `recipes cp NAME FILE`",
+    "recipes": "recipes: ls, show, cp, get, validate, diff, from-run, import-verl",
+    "env": "versions and machine, for a bug report",
 }
 """Verb -> help. `reward-check` lives in `verbs/reward_check.py`."""
 
@@ -33,6 +37,8 @@ EXIT_USER, EXIT_INTERRUPTED = 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if os.getcwd() not in sys.path and "" not in sys.path:  # as `python -m` has it: `module:function` may be here
+        sys.path.append(os.getcwd())
     try:
         options = _parse(given)
         code = options.run(options)

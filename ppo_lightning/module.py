@@ -115,6 +115,7 @@ class PPOModule(L.LightningModule):
 
     def on_train_batch_start(self, batch: DataProto, batch_idx: int) -> None:
         """Stages 2 to 7; stage 1 ran in RolloutCallback, in the same hook."""
+        assert self.context is not None, "RolloutCallback must be among the Trainer's callbacks: it opens each step"
         for stage in STAGES[1:7]:
             self.run_stage(stage, batch)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ppo_lightning.errors import ConfigError
 
-CONFIG, METRICS = "config.yaml", "metrics.jsonl"
+CONFIG, METRICS, ENVIRONMENT = "config.yaml", "metrics.jsonl", "environment.json"
 
 
 class RunDir:

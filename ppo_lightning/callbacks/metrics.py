@@ -12,7 +12,7 @@ from ppo_lightning.module import PPOModule
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import without_padding
 from ppo_lightning.run_dir import RunDir
-from ppo_lightning.samples import DATA_COLUMNS, rollout_rows
+from ppo_lightning.samples import DATA_COLUMNS, TOKENS_PER_STEP, rollout_rows
 from ppo_lightning.stages import STAGES
 
 Sink = Callable[[int, dict[str, float | None]], None]
@@ -59,7 +59,8 @@ class MetricsCallback(L.Callback):
         self.pending = metrics
         if context.ranks.first:
             if pl_module.config.logging.rollouts:
-                self.run_dir.write_rollouts(f"step_{context.step:06d}", rollout_rows(batch, pl_module.tokenizer))
+                rows = rollout_rows(batch, pl_module.tokenizer, TOKENS_PER_STEP)
+                self.run_dir.write_rollouts(f"step_{context.step:06d}", rows)
             self.on_step(context.step, metrics, batch)
             if alarm:
                 self.say(alarm)

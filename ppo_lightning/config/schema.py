@@ -76,7 +76,9 @@ class DataConfig:
 class RolloutConfig:
     """How responses are sampled."""
 
-    engine: str = option("transformers", "what generates", ("transformers", "vllm", "vllm_server"))
+    engine: str = option(
+        "transformers", "what generates: transformers, vllm, vllm_server, or your own as module:function"
+    )
     rollouts_per_prompt: int = option(1, "responses sampled per prompt draw (n)")
     response_tokens: int = option(512, "longest response in tokens (R)")
     temperature: float = option(1.0, "sampling temperature of training rollouts")

@@ -8,6 +8,7 @@ from ppo_lightning.algorithms.rollout_correction.settings import read_settings
 from ppo_lightning.algorithms.tables import check_adv_options, find_estimator, resolve
 from ppo_lightning.config.load import get
 from ppo_lightning.config.schema import Config
+from ppo_lightning.engines import find_engine
 from ppo_lightning.errors import ConfigError, PPOLightningError
 
 AT_LEAST_ONE = (
@@ -160,11 +161,11 @@ def _algorithm(config: Config) -> Iterator[str]:
             )
         check_adv_options(estimator, config.algorithm)
     except PPOLightningError as error:
-        yield str(error)
+        yield _named("algorithm.adv_estimator", error)
     try:
         check_loss_options(find_policy_loss(POLICY_LOSSES, config.actor.policy_loss), config.actor)
     except PPOLightningError as error:
-        yield str(error)
+        yield _named("actor.policy_loss", error)
     if config.algorithm.filter_groups and n < 2:
         yield f"algorithm.filter_groups needs rollout.rollouts_per_prompt of at least 2, got {n}"
     if config.algorithm.kl_ctrl == "adaptive" and not (
@@ -173,12 +174,26 @@ def _algorithm(config: Config) -> Iterator[str]:
         yield "algorithm.kl_ctrl=adaptive needs algorithm.kl_target and algorithm.kl_horizon above 0"
 
 
+def _named(key: str, error: PPOLightningError) -> str:
+    """Return the message with the key that the user set, if it does not name one of the same section."""
+    return str(error) if f"{key.partition('.')[0]}." in str(error) else f"{key}: {error}"
+
+
 def _order(config: Config) -> Iterator[str]:
     try:
         if config.data.order is not None:
             resolve(config.data.order)
     except ConfigError as error:
-        yield f"data.order: {error}"
+        yield _named("data.order", error)
+
+
+def _engine(config: Config) -> Iterator[str]:
+    try:
+        path = find_engine(config.rollout.engine)
+        if ":" in config.rollout.engine:
+            resolve(path)
+    except ConfigError as error:
+        yield _named("rollout.engine", error)
 
 
 def _sampling(config: Config) -> Iterator[str]:
@@ -228,6 +243,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _devices,
     _algorithm,
     _order,
+    _engine,
     _sampling,
     _correction,
     _reward,

@@ -15,6 +15,7 @@ from ppo_lightning.errors import DataError
 
 Row = dict[str, Any]
 HUB_ID = re.compile(r"^(?P<id>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<split>[\w.\[\]:%-]+))?$")
+OWN = re.compile(r"^(?P<path>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(:(?P<options>.*))?$")
 FILES = (".jsonl", ".json", ".parquet")
 
 
@@ -35,7 +36,8 @@ def read(spec: str, key: str, say: Callable[[str], None] = lambda text: None) ->
     """Read the rows that a `data.train` or `data.val` value names.
 
     Args:
-        spec: file path, `owner/name[:config][@split]`, or `generator:option=value,...`.
+        spec: file path, `owner/name[:config][@split]`, `generator:option=value,...`, or a function of your own that
+            returns rows, `module:function[:option=value,...]`.
         key: the config key, for messages.
         say: where to tell what is being done.
 
@@ -48,13 +50,15 @@ def read(spec: str, key: str, say: Callable[[str], None] = lambda text: None) ->
         return Source(name, list(enumerate(generate(name, options, key))), [])
     if Path(spec).suffix in FILES or Path(spec).is_file():
         return _read_file(Path(spec), key)
+    if own := OWN.match(spec):
+        return Source(own["path"], list(enumerate(generate(own["path"], own["options"] or "", key))), [])
     match = HUB_ID.match(spec)
     if match and not Path(spec).exists():
         say(f"data: loading {spec} from the Hub")
         return _read_hub(match, spec, key)
     raise DataError(
         f"{key}={spec}: must be a .jsonl, .json or .parquet file, a Hub id such as openai/gsm8k:main@train, "
-        f"or a generator ({', '.join(GENERATORS)}, reasoning_gym/<task>)"
+        f"a generator ({', '.join(GENERATORS)}, reasoning_gym/<task>), or your own module:function"
     )
 
 

@@ -5,18 +5,21 @@ place. Tokens depend on each request's key only (engines/sampling.py).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
+from ppo_lightning.config.schema import Config
 from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.engines.kv_cache import make_cache
 from ppo_lightning.engines.sampling import draw, stream, uniforms
 from ppo_lightning.models.attention import use_attention
+from ppo_lightning.models.load import load_causal_lm
 from ppo_lightning.models.lora import named_weights
 
 COMPACT_BELOW = 0.8
@@ -197,3 +200,14 @@ def _select(state: Decoding, rows: list[int]) -> Decoding:
         [state.tokens[r] for r in rows],
         [state.log_probs[r] for r in rows],
     )
+
+
+def build_transformers(config: Config, module: Any) -> TransformersEngine:
+    """Decode with the policy itself, or with a copy of it where `rollout.dtype` asks for another type."""
+    rollout, policy = config.rollout, module.actor
+    if rollout.dtype not in ("model", config.model.dtype):
+        policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
+        policy.requires_grad_(requires_grad=False).to(module.device)
+    context = getattr(policy.config, "max_position_embeddings", None) or 2**31
+    pad, shared = module.tokenizer.pad_token_id, policy is module.actor
+    return TransformersEngine(policy, pad, rollout.sequences_per_batch, context, shared)

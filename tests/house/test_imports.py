@@ -18,11 +18,12 @@ LAYERS = (
         "data",
         "parallel",
         "run_dir",
+        "environment",
         "samples",
         "signals",
         "loggers",
     },
-    {"module", "callbacks", "checkpoint", "report"},
+    {"module", "callbacks", "checkpoint", "report", "explain"},
     {"build", "export", "invariance", "offline", "plan", "recipes"},
     {"verbs"},
     {"cli", "__main__"},
@@ -30,6 +31,7 @@ LAYERS = (
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 TABLES = {
     ("config", "algorithms"): "the values of an option are the names of a table, and tables import no torch",
+    ("config", "engines"): "the same",
     ("config", "rewards"): "reward.on_error is read by the code that acts on it",
 }
 FOREIGN = {
