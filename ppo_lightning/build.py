@@ -22,6 +22,7 @@ from ppo_lightning.engines.base import Engine, Sampling
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
+from ppo_lightning.models.lora import add_adapter
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.strategy import strategy_of
@@ -69,16 +70,16 @@ def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Cal
 
 def build_module(config: Config, tokenizer: Any) -> PPOModule:
     """Load the models that the configuration needs; no critic and no reference where nothing reads them."""
-    actor = load_causal_lm(config.model)
+    actor: Any = load_causal_lm(config.model)
     if not check_head(actor):
         raise ConfigError(
             f"model.path={config.model.path}: its logits are scaled, capped or biased after the output head, "
             "which is not supported"
         )
     critic = load_critic(config) if uses_critic(config) else None
-    reference = (
-        load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if uses_reference(config) else None
-    )
+    actor = add_adapter(actor, config.model)
+    own_reference = uses_reference(config) and not config.model.lora_rank  # else the actor with its adapter off
+    reference = load_causal_lm(config.model).requires_grad_(requires_grad=False).eval() if own_reference else None
     stop_ids = tuple(eos_token_ids(config.model, tokenizer))
     batched = build_reward_model(config, tokenizer) if has_reward_model(config.reward) else None
     return PPOModule(config, tokenizer, actor, critic, reference, batched, stop_ids)

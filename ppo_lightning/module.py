@@ -18,6 +18,7 @@ from ppo_lightning.algorithms.kl_control import kl_controller
 from ppo_lightning.config.schema import Config
 from ppo_lightning.data.datamodule import assign_uids, with_samples
 from ppo_lightning.models.critic import Critic
+from ppo_lightning.models.offload import Offload
 from ppo_lightning.models.optimizer import make_optimizer
 from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks, ranks_of
@@ -134,6 +135,7 @@ class PPOModule(L.LightningModule):
             optimizers=dict(zip(names, optimizers, strict=True)),
             backward=self.manual_backward,
             sharing=self.sharing,
+            offload=Offload(self.config.trainer.offload, self.device),
             score_batch=self.score_batch,
             announce=self.announce,
             commit=self.stop.close,

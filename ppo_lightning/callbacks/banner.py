@@ -6,6 +6,7 @@ from ppo_lightning import __version__
 from ppo_lightning.config.schema import Config
 from ppo_lightning.config.validate import optimizer_steps, sequences_per_minibatch, sequences_per_step
 from ppo_lightning.data.datamodule import PromptDataModule
+from ppo_lightning.models.lora import adapter_size, has_adapter
 from ppo_lightning.module import PPOModule
 from ppo_lightning.run_dir import RunDir
 
@@ -15,6 +16,8 @@ def banner(config: Config, run_dir: RunDir, module: PPOModule, data: PromptDataM
     parts = [f"actor {_millions(module.actor)}"]
     parts += [f"critic {_millions(module.critic)}"] if module.critic else []
     parts += [f"reference {_millions(module.reference)}"] if module.reference else []
+    if has_adapter(module.actor):
+        parts += [f"LoRA: {adapter_size(module.actor):,} trained parameters, reference: adapter off"]
     validation = f", {len(data.val_set)} for validation" if data.val_set else ", no validation"
     rollout, trainer = config.rollout, config.trainer
     return [

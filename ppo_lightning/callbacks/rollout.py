@@ -11,8 +11,9 @@ from ppo_lightning.engines.base import Engine
 from ppo_lightning.engines.checksum import agree
 from ppo_lightning.errors import CheckpointError, EngineError
 from ppo_lightning.metrics.values import MetricBook
+from ppo_lightning.models.lora import named_weights
+from ppo_lightning.models.offload import Offload
 from ppo_lightning.module import PPOModule
-from ppo_lightning.parallel.sharding import named_weights
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages import STAGES
 from ppo_lightning.stages.rollout import Roller
@@ -34,7 +35,9 @@ class RolloutCallback(L.Callback):
         self.roller: Roller | None = None
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
-        """Start the engine."""
+        """Start the engine, in the memory that resting reference and optimizers leave."""
+        offload = Offload(pl_module.config.trainer.offload, pl_module.device)
+        offload.rest(pl_module.reference, *trainer.optimizers)
         self._start(pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: PPOModule, batch: DataProto, batch_idx: int) -> None:

@@ -8,10 +8,11 @@ from safetensors.torch import load_file, save_file
 
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.errors import CheckpointError
+from ppo_lightning.models.lora import has_adapter, load_adapter, named_weights, save_adapter, save_merged
 from ppo_lightning.module import PPOModule
-from ppo_lightning.parallel.sharding import like, load_state, local, named_weights, whole, whole_state
+from ppo_lightning.parallel.sharding import like, load_state, local, whole, whole_state
 
-ACTOR, CRITIC = "actor", "critic.safetensors"
+ACTOR, ADAPTER, CRITIC = "actor", "adapter", "critic.safetensors"
 
 
 def gathered(module: PPOModule) -> dict[str, dict[str, Any]]:
@@ -27,7 +28,12 @@ def gathered(module: PPOModule) -> dict[str, dict[str, Any]]:
 
 def write_weights(folder: Path, module: PPOModule, states: dict[str, dict[str, Any]]) -> None:
     """Write models and optimizers into a new folder; `states` are those of sharded models (`gathered`)."""
-    module.actor.save_pretrained(folder / ACTOR, state_dict=states["actor"] if states else None)
+    if states:
+        module.actor.save_pretrained(folder / ACTOR, state_dict=states["actor"])
+    else:
+        save_merged(module.actor, folder / ACTOR)
+    if has_adapter(module.actor):
+        save_adapter(module.actor, folder / ADAPTER)
     module.tokenizer.save_pretrained(folder / ACTOR)
     if module.critic is not None:
         state = states["critic"] if states else module.critic.state_dict()
@@ -43,10 +49,13 @@ def read_weights(folder: Path, module: PPOModule) -> None:
     Raises:
         CheckpointError: a tensor is missing or does not fit.
     """
-    weights: dict[str, torch.Tensor] = {}
-    for file in sorted((folder / ACTOR).glob("*.safetensors")):
-        weights |= load_file(file)
-    _load(module.actor, weights, folder / ACTOR)
+    if has_adapter(module.actor):
+        load_adapter(module.actor, folder / ADAPTER)
+    else:
+        weights: dict[str, torch.Tensor] = {}
+        for file in sorted((folder / ACTOR).glob("*.safetensors")):
+            weights |= load_file(file)
+        _load(module.actor, weights, folder / ACTOR)
     if module.critic is not None:
         _load(module.critic, load_file(folder / CRITIC), folder / CRITIC)
     for name, optimizer in optimizers_of(module).items():

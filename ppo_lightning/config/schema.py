@@ -40,6 +40,9 @@ class ModelConfig:
     chat_template: str | None = option(None, "file with a Jinja chat template that replaces the tokenizer's own")
     trust_remote_code: bool = option(False, "run Python code that comes with the model folder")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
+    lora_rank: int = option(0, "train LoRA matrices of this rank beside frozen weights (extra `lora`); 0: all weights")
+    lora_alpha: float = option(32.0, "LoRA scale: the adapter's product counts lora_alpha / lora_rank")
+    lora_targets: list[str] = option([], "matrices that get an adapter; empty: every linear layer but the head")
 
 
 @dataclass(frozen=True)
@@ -200,11 +203,14 @@ class UpdateConfig:
         None, "token budget per forward pass and rank, instead of sequences_per_microbatch"
     )
     share_prompts: bool = option(
-        True, "compute each prompt once for all its rollouts, where the model allows it (same numbers, fewer tokens)"
+        True,
+        "pack rows without padding and compute each prompt once for all its rollouts, where the model allows it (same "
+        "numbers, fewer tokens)",
     )
     shuffle: bool = option(False, "new mini-batch composition every PPO epoch")
     loss_agg_mode: str = option("token-mean", "how token losses become one number", AGGREGATIONS)
     loss_scale_factor: float | None = option(None, "constant of seq-mean-token-sum-norm; null: response_tokens")
+    master_weights: bool = option(True, "with model.dtype=bfloat16 the optimizer keeps the weights in float32 as well")
     weight_decay: float = option(0.01, "AdamW weight decay")
     betas: list[float] = option([0.9, 0.999], "AdamW betas")
     lr_warmup_steps: int = option(0, "training steps of linear warm-up")
@@ -251,6 +257,7 @@ class TrainerConfig:
     devices: int = option(1, "devices per node")
     nodes: int = option(1, "machines")
     threads: int | None = option(None, "CPU threads per rank; null: torch's choice")
+    offload: bool = option(False, "on a GPU, keep reference and optimizer in the CPU's memory between their phases")
     balance_batch: bool = option(True, "spread rows over ranks by workload, within mini-batches")
     deterministic: bool = option(
         False, "use deterministic kernels only: on a GPU slower; an operation that has none is an error"

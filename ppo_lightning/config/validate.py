@@ -39,11 +39,13 @@ AT_LEAST_ZERO = (
     "checkpoint.every_steps",
     "logging.samples_per_step",
     "data.workers",
+    "model.lora_rank",
     "reward.memory_mb",
     "reward.max_error_share",
 )
 ABOVE_ZERO = (
     "rollout.temperature",
+    "model.lora_alpha",
     "actor.grad_clip",
     "critic.grad_clip",
     "reward.timeout_s",
@@ -144,6 +146,11 @@ def _devices(config: Config) -> Iterator[str]:
         yield (
             f"trainer.strategy=single runs on one device, got trainer.devices={config.trainer.devices} x trainer.nodes="
             f"{config.trainer.nodes}: use strategy=ddp, or strategy=fsdp where a model does not fit on one device"
+        )
+    if config.trainer.strategy == "fsdp" and config.model.lora_rank:
+        yield (
+            f"model.lora_rank={config.model.lora_rank} does not go with trainer.strategy=fsdp: the adapter of a sharded "
+            "model cannot be merged for the engine; use strategy=ddp, or model.lora_rank=0"
         )
 
 

@@ -1,20 +1,14 @@
-"""A key-value cache with room to grow, and attention for one new token without copying keys for shared heads.
+"""A key-value cache with room to grow.
 
-transformers' dynamic cache copies all keys and values at every token, and its grouped-query attention copies them once
-per query head: on a CPU that costs more than the model. Here a token is written in place, and the query heads of a
-group are treated as rows of one query.
+transformers' dynamic cache copies all keys and values at every token: on a CPU that costs more than the model. Here a
+token is written in place.
 """
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
-
-ATTENTION = "ppo_lightning_sdpa"
 
 
 class RoomyLayer(DynamicLayer):
@@ -59,25 +53,3 @@ def make_cache(config: PreTrainedConfig, room: int) -> DynamicCache:
     cache = DynamicCache(config=config)
     cache.layers = [RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
-
-
-def attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
-) -> tuple[Tensor, None]:
-    """Attend like transformers' SDPA; one new token per row takes the path that does not copy keys."""
-    groups = query.shape[1] // key.shape[1]
-    if query.shape[2] != 1 or groups == 1 or torch.is_grad_enabled():
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    batch, heads, _, width = query.shape
-    grouped = query.reshape(batch, key.shape[1], groups, width)
-    out = nn.functional.scaled_dot_product_attention(
-        grouped, key, value, attn_mask=attention_mask, scale=kwargs.get("scaling")
-    )
-    return out.reshape(batch, 1, heads, width), None
-
-
-def use_attention(model: nn.Module) -> None:
-    """Make a transformers model use this file's attention."""
-    AttentionInterface.register(ATTENTION, attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-    model.set_attn_implementation(ATTENTION)

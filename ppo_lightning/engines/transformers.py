@@ -16,10 +16,11 @@ from transformers import DynamicCache, PreTrainedModel
 from ppo_lightning.config.schema import Config
 from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
-from ppo_lightning.engines.kv_cache import make_cache, use_attention
+from ppo_lightning.engines.kv_cache import make_cache
 from ppo_lightning.engines.sampling import draw, stream, uniforms
+from ppo_lightning.models.attention import use_attention
 from ppo_lightning.models.load import load_causal_lm
-from ppo_lightning.parallel.sharding import named_weights
+from ppo_lightning.models.lora import named_weights
 
 COMPACT_BELOW = 0.8
 """Rows are compacted when fewer than this share of the batch is still generating."""
@@ -45,12 +46,16 @@ class TransformersEngine(Interruptible):
         pad_id: token that fills the left of shorter prompts.
         sequences_per_batch: rows decoded at once.
         context: longest sequence the model takes.
+        shared: whether the model is the policy itself, so that it always has the policy's weights.
     """
 
     name = "transformers"
 
-    def __init__(self, model: PreTrainedModel, pad_id: int, sequences_per_batch: int, context: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, pad_id: int, sequences_per_batch: int, context: int, shared: bool = False
+    ) -> None:
         super().__init__()
+        self.shared = shared
         self.model, self.pad_id = model, pad_id
         self.sequences_per_batch, self.context = sequences_per_batch, context
         self.version = 0
@@ -59,12 +64,14 @@ class TransformersEngine(Interruptible):
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copy the weights where the engine has its own (another dtype); shared ones need only the version."""
+        self.version = version
+        if self.shared:
+            return
         own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, tensor in weights:
                 if own[name] is not tensor:
                     own[name].copy_(tensor)
-        self.version = version
 
     @property
     def dtype(self) -> torch.dtype:
@@ -203,4 +210,5 @@ def build_transformers(config: Config, module: Any) -> TransformersEngine:
         policy = load_causal_lm(replace(config.model, dtype=dtype))
         policy.requires_grad_(requires_grad=False).to(module.device)
     context = getattr(policy.config, "max_position_embeddings", None) or 2**31
-    return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)
+    pad, shared = module.tokenizer.pad_token_id, policy is module.actor
+    return TransformersEngine(policy, pad, rollout.sequences_per_batch, context, shared)

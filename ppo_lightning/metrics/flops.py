@@ -50,20 +50,23 @@ class DenseShape:
         head_weights: entries of the matrix that ends the model: hidden x vocabulary, or hidden x 1 for a critic.
         attention_width: heads x head size.
         windows: sliding window of each layer, None where attention is full.
+        adapter_weights: entries of the LoRA matrices beside them, which are trained where those are frozen.
     """
 
     layer_weights: int
     head_weights: int
     attention_width: int
     windows: tuple[int | None, ...]
+    adapter_weights: int = 0
 
 
-def dense_shape(config: Any, outputs: int | None = None) -> DenseShape | None:
+def dense_shape(config: Any, outputs: int | None = None, adapter_weights: int = 0) -> DenseShape | None:
     """Read the shape off a transformers config; None for a family that is not in `MLP_MATRICES` (MoE, hybrids).
 
     Args:
         config: a `PretrainedConfig`.
         outputs: width of the last matrix, 1 for a critic; None: the vocabulary.
+        adapter_weights: entries of the LoRA matrices.
     """
     if config.model_type not in MLP_MATRICES:
         return None
@@ -78,6 +81,7 @@ def dense_shape(config: Any, outputs: int | None = None) -> DenseShape | None:
         head_weights=hidden * (config.vocab_size if outputs is None else outputs),
         attention_width=heads * head_size,
         windows=_windows(config, layers),
+        adapter_weights=adapter_weights,
     )
 
 
@@ -95,7 +99,7 @@ def forward_flops(shape: DenseShape, lengths: Sequence[int], scored: int | None 
     tokens = sum(lengths)
     head = shape.head_weights * (tokens if scored is None else scored)
     attention = 4.0 * shape.attention_width * sum(_pairs(window, lengths) for window in shape.windows)
-    return 2.0 * (shape.layer_weights * tokens + head) + attention
+    return 2.0 * ((shape.layer_weights + shape.adapter_weights) * tokens + head) + attention
 
 
 def training_flops(shape: DenseShape, lengths: Sequence[int], scored: int | None = None, frozen: bool = False) -> float:

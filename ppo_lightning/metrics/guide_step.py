@@ -265,9 +265,8 @@ SECONDS = (
     Guide(
         ("perf/padding_ratio",),
         "Tokens computed in the updates, padding included, over tokens that count, a shared prompt once.",
-        "Below 1.2.",
-        "`update.tokens_per_microbatch` puts rows of similar length together; `update.share_prompts` computes prompts "
-        "once.",
+        "1.00 where rows are packed (`update.share_prompts`); up to 1.1 where the model allows only padded rows.",
+        "`update.tokens_per_microbatch` puts rows of similar length together; more rows per step make them more alike.",
     ),
     Guide(
         ("perf/mfu/*",),

@@ -88,6 +88,14 @@ SECONDS = (
 
 SPEED = (
     MetricSpec("perf/total_num_tokens", "SUM", EVERY, "-", "tokens", "settle"),
+    MetricSpec(
+        "perf/padding_ratio",
+        "MEAN",
+        "tokens computed by the updates' forward passes, padding included",
+        "tokens of their rows, a shared prompt once",
+        "ratio",
+        "update",
+    ),
     MetricSpec("perf/time_per_step", "MEAN", "wall seconds of the step", "ranks", "s", "settle"),
     MetricSpec("perf/throughput", "MEAN", EVERY, "step seconds x devices", "tokens/s/device", "settle"),
     _mfu("actor", "the actor's update", logged),

@@ -6,6 +6,7 @@ from transformers import PreTrainedModel
 
 from ppo_lightning.config.schema import Config
 from ppo_lightning.models.load import load_causal_lm
+from ppo_lightning.models.lora import add_adapter
 
 
 class Critic(nn.Module):
@@ -27,5 +28,5 @@ class Critic(nn.Module):
 
 
 def load_critic(config: Config) -> Critic:
-    """Build the critic from `critic.path`, or from the policy's own model."""
-    return Critic(load_causal_lm(config.model, config.critic.path))
+    """Build the critic from `critic.path`, or from the policy's own model; with LoRA an adapter and the head train."""
+    return Critic(add_adapter(load_causal_lm(config.model, config.critic.path), config.model))

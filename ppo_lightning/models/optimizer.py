@@ -7,18 +7,20 @@ import torch
 from torch import nn
 
 from ppo_lightning.config.schema import Config
+from ppo_lightning.models.master_weights import MasterAdamW
 
 
 def make_optimizer(model: nn.Module, config: Config, name: str) -> dict[str, Any]:
     """Return what `configure_optimizers` takes for the model of a config section (`actor` or `critic`)."""
     update = config.update
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad],
-        lr=getattr(config, name).lr,
-        betas=(update.betas[0], update.betas[1]),
-        weight_decay=update.weight_decay,
-        fused=True,
-    )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    small = update.master_weights and any(p.dtype.itemsize < torch.float32.itemsize for p in trained)
+    options: dict[str, Any] = {
+        "lr": getattr(config, name).lr,
+        "betas": (update.betas[0], update.betas[1]),
+        "weight_decay": update.weight_decay,
+    }
+    optimizer = MasterAdamW(trained, **options) if small else torch.optim.AdamW(trained, **options, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(step, config))
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "name": name}}
 

@@ -1,7 +1,8 @@
-"""Compute each prompt once: rows of one prompt become one packed row `prompt, r1, ..., rm` with a tree-shaped mask.
+"""Lay the rows of a micro-batch end to end, without padding, and compute each prompt once for all its responses.
 
-Positions restart behind the prompt for every response, and a response sees the prompt and itself only, so hidden states
-are those of the separate rows. With n rollouts per prompt this leaves out n - 1 copies of the prompt and all padding.
+Rows of one prompt become one segment `prompt, r1, ..., rm` with a tree-shaped mask: positions restart behind the prompt
+for every response, and a response sees the prompt and itself only. Attention runs segment by segment, everything else
+over all tokens at once, so hidden states are those of the separate rows.
 """
 
 from collections.abc import Sequence
@@ -12,30 +13,32 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ppo_lightning.models.attention import ATTENTION, Segment, use_attention
+
 
 @dataclass(frozen=True)
 class Packed:
-    """Packed rows, T wide.
+    """All rows of a micro-batch as one row of T tokens.
 
     Attributes:
-        ids: (g, T) int64 token ids.
-        positions: (g, T) int64 position of each token in its own sequence.
-        mask: (g, 1, T, T) bool, what each token sees.
-        before: (b, R) int64, flat index into g * T of the token before each response token; 0 where there is none.
+        ids: (1, T) int64 token ids.
+        positions: (1, T) int64 position of each token in its own sequence.
+        segments: where each prompt with its responses lies, and what its tokens see of each other.
+        before: (b, R) int64, index into T of the token before each response token; 0 where there is none.
     """
 
-    ids: Int[Tensor, "g T"]
-    positions: Int[Tensor, "g T"]
-    mask: Bool[Tensor, "g 1 T T"]
+    ids: Int[Tensor, "1 T"]
+    positions: Int[Tensor, "1 T"]
+    segments: tuple[Segment, ...]
     before: Int[Tensor, "b R"]
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How rows of one prompt share its computation.
+    """How rows share a forward pass.
 
     Attributes:
-        on: whether prompts are computed once.
+        on: whether rows are packed and prompts are computed once.
         tokens_per_square: of the model, see `share_size`.
     """
 
@@ -49,52 +52,50 @@ def pack(
     response_width: int,
     groups: Sequence[Sequence[int]],
 ) -> Packed:
-    """Pack rows that share a prompt.
+    """Pack rows, those that share a prompt into one segment.
 
     Args:
         input_ids: left-padded prompts, then right-padded responses.
         attention_mask: 1 on tokens.
         response_width: R.
-        groups: rows of each packed row; all rows of one have the same prompt.
+        groups: rows of each segment; all rows of one have the same prompt.
     """
     ids, valid = input_ids.cpu().numpy(), attention_mask.cpu().numpy().astype(bool)
     split = ids.shape[1] - response_width
     prompts, responses = valid[:, :split].sum(1), valid[:, split:].sum(1)
-    widths = [int(prompts[rows[0]] + responses[list(rows)].sum()) for rows in groups]
-    shape = (len(groups), max(widths))
-    packed, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    segment = np.full(shape, -1, np.int64)
+    parts: list[np.ndarray] = []
+    positions: list[np.ndarray] = []
+    segments = []
     before = np.zeros((len(ids), response_width), np.int64)
-    for place, rows in enumerate(groups):
-        start = int(prompts[rows[0]])
-        packed[place, :start] = ids[rows[0], split - start : split]
-        positions[place, :start], segment[place, :start] = np.arange(start), 0
-        end = start
+    end = 0
+    for rows in groups:
+        prompt, begin = int(prompts[rows[0]]), end
+        parts.append(ids[rows[0], split - prompt : split])
+        positions.append(np.arange(prompt))
+        members = [np.zeros(prompt, np.int64)]
+        end += prompt
         for number, row in enumerate(rows, 1):
             length = int(responses[row])
-            own = slice(end, end + length)
-            packed[place, own] = ids[row, split : split + length]
-            positions[place, own], segment[place, own] = np.arange(start, start + length), number
-            before[row, :length] = (
-                place * shape[1] + np.concatenate([[start - 1], np.arange(end, end + length - 1)])[:length]
-            )
+            parts.append(ids[row, split : split + length])
+            positions.append(np.arange(prompt, prompt + length))
+            members.append(np.full(length, number))
+            before[row, :length] = np.concatenate([[begin + prompt - 1], np.arange(end, end + length - 1)])[:length]
             end += length
+        mask = tree_mask(torch.from_numpy(np.concatenate(members)).to(input_ids.device)) if len(rows) > 1 else None
+        segments.append(Segment(begin, end, mask))
     device = input_ids.device
     return Packed(
-        torch.from_numpy(packed).to(device),
-        torch.from_numpy(positions).to(device),
-        tree_mask(torch.from_numpy(segment).to(device)),
+        torch.from_numpy(np.concatenate(parts)).unsqueeze(0).to(device),
+        torch.from_numpy(np.concatenate(positions)).unsqueeze(0).to(device),
+        tuple(segments),
         torch.from_numpy(before).to(device),
     )
 
 
-def tree_mask(segment: Int[Tensor, "g T"]) -> Bool[Tensor, "g 1 T T"]:
-    """Return what each token sees: earlier tokens of the prompt (segment 0) and of its segment; padding sees itself."""
-    width = segment.shape[1]
-    key, query = segment[:, None, :], segment[:, :, None]
-    causal = torch.ones(width, width, dtype=torch.bool, device=segment.device).tril()
-    seen = causal & ((key == 0) | (key == query)) & (query >= 0)
-    return (seen | torch.eye(width, dtype=torch.bool, device=segment.device)).unsqueeze(1)
+def tree_mask(member: Int[Tensor, "w"]) -> Bool[Tensor, "1 1 w w"]:
+    """Return what each token of a segment sees: earlier tokens of the prompt (member 0) and of its own response."""
+    causal = torch.ones(len(member), len(member), dtype=torch.bool, device=member.device).tril()
+    return (causal & ((member == 0) | (member == member[:, None])))[None, None]
 
 
 def packed_states(
@@ -106,10 +107,17 @@ def packed_states(
 ) -> Float[Tensor, "N H"]:
     """Return the hidden state before each valid response token, row by row."""
     packed = pack(input_ids, attention_mask, response_mask.shape[1], groups)
-    out = model.get_decoder()(
-        input_ids=packed.ids, attention_mask=packed.mask, position_ids=packed.positions, use_cache=False
+    decoder = model.get_decoder()
+    if decoder.config._attn_implementation != ATTENTION:
+        use_attention(decoder)
+    out = decoder(
+        input_ids=packed.ids,
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=packed.ids.device),  # segments bring their own
+        position_ids=packed.positions,
+        use_cache=False,
+        segments=packed.segments,
     )
-    return out.last_hidden_state.flatten(0, 1)[packed.before[response_mask]]
+    return out.last_hidden_state[0, packed.before[response_mask]]
 
 
 def can_pack(model: nn.Module, tolerance: float = 1e-3) -> bool:

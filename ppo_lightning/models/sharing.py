@@ -1,4 +1,4 @@
-"""Decide whether prompts are computed once for all their rollouts."""
+"""Decide whether rows are packed and prompts are computed once for all their rollouts."""
 
 from torch import nn
 
@@ -7,9 +7,9 @@ from ppo_lightning.models.packing import Sharing, can_pack
 
 
 def sharing_of(config: Config, actor: nn.Module, critic: nn.Module | None) -> Sharing:
-    """Return sharing that is on when it is wanted, pays off (n > 1), and both models give the same states packed."""
-    wanted = config.update.share_prompts and config.rollout.rollouts_per_prompt > 1
+    """Return sharing that is on when it is wanted and both models give the same states packed."""
     models = [actor] if critic is None else [actor, critic]
+    wanted = config.update.share_prompts
     return Sharing(wanted and all(can_pack(model) for model in models), tokens_per_square(actor))
 
 

@@ -48,9 +48,16 @@ def plain_states(
     attention_mask: Int[Tensor, "b S"],
     response_mask: Bool[Tensor, "b R"],
 ) -> Float[Tensor, "N H"]:
-    """Return the hidden state before each valid response token, row by row, from padded rows."""
-    hidden = last_hidden(model, input_ids, attention_mask)
-    return hidden[:, -response_mask.shape[1] - 1 : -1][response_mask]
+    """Return the hidden state before each valid response token, row by row.
+
+    A row's prompt and response are moved together, so that the model computes rows x the longest row: left and right
+    padding of unlike rows do not add up.
+    """
+    width = max(1, int(attention_mask.sum(-1).max()))
+    order = attention_mask.argsort(dim=-1, descending=True, stable=True)[:, :width]
+    hidden = last_hidden(model, input_ids.gather(-1, order), attention_mask.gather(-1, order))
+    before = (attention_mask.cumsum(-1) - 2).clamp(min=0)[:, -response_mask.shape[1] :]
+    return hidden[response_mask.nonzero()[:, 0], before[response_mask]]
 
 
 def last_hidden(

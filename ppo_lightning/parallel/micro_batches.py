@@ -71,8 +71,7 @@ def by_count(lengths: np.ndarray, sequences: int) -> list[np.ndarray]:
 def by_tokens(prompts: np.ndarray, responses: np.ndarray, budget: int) -> list[np.ndarray]:
     """Fill micro-batches, from the longest row to the shortest, up to a token budget that is never exceeded.
 
-    What counts is what the model computes: the number of rows times the width they are trimmed to, which is the
-    longest prompt plus the longest response among them.
+    What counts is what the model computes: the number of rows times the longest of them.
 
     Args:
         prompts: (B,) tokens of each prompt.
@@ -82,24 +81,29 @@ def by_tokens(prompts: np.ndarray, responses: np.ndarray, budget: int) -> list[n
     Raises:
         DataError: a row alone is above the budget.
     """
-    widths = np.maximum(prompts, 1) + np.maximum(responses, 1)
+    widths = prompts + responses
+    check_budget(widths, budget)
+    found: list[np.ndarray] = []
+    order = longest_first(widths)
+    while len(order):
+        count = budget // max(1, int(widths[order[0]]))
+        found.append(order[:count])
+        order = order[count:]
+    return found
+
+
+def check_budget(widths: np.ndarray, budget: int) -> None:
+    """Make sure that a forward pass of `budget` tokens can hold each row.
+
+    Raises:
+        DataError: one is longer.
+    """
     if len(widths) and widths.max() > budget:
         row, longest = int(widths.argmax()), int(widths.max())
         raise DataError(
             f"update.tokens_per_microbatch={budget} must hold the longest row, got {longest} tokens in row {row}: "
             f"set it to {longest} or more, or shorten data.max_prompt_tokens or rollout.response_tokens"
         )
-    found: list[np.ndarray] = []
-    rows: list[int] = []
-    longest_prompt = longest_response = 1
-    for row in longest_first(prompts + responses).tolist():
-        prompt, response = max(longest_prompt, int(prompts[row])), max(longest_response, int(responses[row]))
-        if (len(rows) + 1) * (prompt + response) > budget:
-            found.append(np.array(rows, dtype=np.int64))
-            rows, prompt, response = [], max(1, int(prompts[row])), max(1, int(responses[row]))
-        rows.append(row)
-        longest_prompt, longest_response = prompt, response
-    return [*found, np.array(rows, dtype=np.int64)] if rows else found
 
 
 def longest_first(lengths: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from ppo_lightning.algorithms.kl_control import AdaptiveKLController, FixedKLCon
 from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
+from ppo_lightning.models.offload import Offload
 from ppo_lightning.models.packing import Sharing
 from ppo_lightning.parallel.balance import Layout
 from ppo_lightning.parallel.ranks import Ranks
@@ -29,8 +30,9 @@ class StepContext:
         ranks: the data-parallel group.
         actor: the policy.
         critic: the value model, if the estimator needs one.
-        reference: the frozen policy, if KL is on.
+        reference: the frozen policy, if KL is on; None with LoRA, where it is the actor with its adapter off.
         sharing: whether rows of one prompt share its computation.
+        offload: moves reference and optimizers to their phases.
         score_batch: route B: takes the batch, returns its RowScores; None: no reward model.
         roller: what generates (RolloutCallback's).
         announce: told the name of each stage as it begins.
@@ -60,6 +62,7 @@ class StepContext:
     optimizers: dict[str, Any]
     backward: Callable[..., None]
     sharing: Sharing = field(default_factory=Sharing)
+    offload: Offload = field(default_factory=Offload)
     score_batch: Callable[..., Any] | None = None
     roller: Any = None
     announce: Callable[[str], None] = lambda stage: None

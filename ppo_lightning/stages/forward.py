@@ -12,6 +12,7 @@ from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.packing import Sharing, packed_states, share_size
 from ppo_lightning.models.token_log_probs import plain_states, token_log_probs
 from ppo_lightning.parallel.micro_batches import (
+    check_budget,
     longest_first,
     micro_batches,
     restore,
@@ -27,16 +28,29 @@ ALONE = Ranks()
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of one forward pass: the trimmed micro-batch, and which of its rows share a prompt."""
+    """Rows of one forward pass: the trimmed micro-batch, and which of its rows share a prompt.
+
+    Attributes:
+        rows: of the batch.
+        batch: these rows.
+        groups: rows of each packed segment; None: padded rows.
+        computed: tokens that the model computes, padding included.
+    """
 
     rows: np.ndarray
     batch: DataProto
-    groups: list[list[int]] | None = None
+    groups: list[list[int]] | None
+    computed: int
 
     @property
     def mask(self) -> Tensor:
         """The response mask (b, R')."""
         return self.batch.batch["response_mask"]
+
+    @property
+    def needed(self) -> int:
+        """The tokens that are no padding; a prompt that is computed once counts once."""
+        return self.computed if self.groups is not None else int(self.batch.batch["attention_mask"].sum())
 
 
 def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator[Chunk]:
@@ -45,19 +59,27 @@ def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator
         for micro in micro_batches(
             batch, split_rows(batch, update.sequences_per_microbatch, update.tokens_per_microbatch)
         ):
-            yield Chunk(micro.rows, micro.batch)
+            longest = int(micro.batch.batch["attention_mask"].sum(-1).max())
+            yield Chunk(micro.rows, micro.batch, None, len(micro.rows) * max(1, longest))
         return
+    prompts, responses = token_lengths(batch)
     packs = share_prompts(batch, update, sharing)
-    for chosen in fill(packs, [pack_width(batch, pack) for pack in packs], update):
+    widths = [pack_width(prompts, responses, pack) for pack in packs]
+    for places in fill([len(pack) for pack in packs], widths, update):
+        chosen = [packs[place] for place in places]
         rows = np.array([row for pack in chosen for row in pack], dtype=np.int64)
         ends = np.cumsum([len(pack) for pack in chosen]).tolist()
         groups = [list(range(end - len(pack), end)) for end, pack in zip(ends, chosen, strict=True)]
         (micro,) = micro_batches(batch, [rows])
-        yield Chunk(micro.rows, micro.batch, groups)
+        yield Chunk(micro.rows, micro.batch, groups, sum(widths[place] for place in places))
 
 
 def share_prompts(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> list[list[int]]:
-    """Return the rows of each packed row, the widest first; a pack is never above the micro-batch limits."""
+    """Return the rows of each packed segment, the widest first; a pack is never above the micro-batch limits.
+
+    Raises:
+        DataError: a row alone is above update.tokens_per_microbatch.
+    """
     prompts, responses = token_lengths(batch)
     members: dict[object, list[int]] = {}
     for row, uid in enumerate(batch.non_tensor_batch["uid"]):
@@ -69,37 +91,34 @@ def share_prompts(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> l
         size = min(size, update.sequences_per_microbatch)
         packs += [rows[start : start + size] for start in range(0, len(rows), size)]
     if update.tokens_per_microbatch is not None:
+        check_budget(prompts + responses, update.tokens_per_microbatch)
         packs = [part for pack in packs for part in _within(pack, prompts, responses, update.tokens_per_microbatch)]
-    widths = np.array([pack_width(batch, pack) for pack in packs])
+    widths = np.array([pack_width(prompts, responses, pack) for pack in packs])
     return [packs[place] for place in longest_first(widths)]
 
 
-def pack_width(batch: DataProto, pack: list[int]) -> int:
-    """Return the tokens of a packed row."""
-    prompts, responses = token_lengths(batch.select_idxs(pack))
-    return int(prompts[0] + responses.sum())
+def pack_width(prompts: np.ndarray, responses: np.ndarray, pack: list[int]) -> int:
+    """Return the tokens of a packed segment, from those of each row's prompt and response."""
+    return int(prompts[pack[0]] + responses[pack].sum())
 
 
-def fill(packs: list[list[int]], widths: list[int], update: UpdateConfig) -> Iterator[list[list[int]]]:
-    """Group packs into micro-batches under update.tokens_per_microbatch or update.sequences_per_microbatch."""
-    chosen: list[list[int]] = []
-    widest = 0
-    for pack, width in zip(packs, widths, strict=True):
-        if update.tokens_per_microbatch is not None:
-            full = (len(chosen) + 1) * max(widest, width) > update.tokens_per_microbatch
-        else:
-            full = sum(map(len, chosen)) + len(pack) > update.sequences_per_microbatch
-        if chosen and full:
+def fill(rows: list[int], widths: list[int], update: UpdateConfig) -> Iterator[list[int]]:
+    """Group packs of so many rows and tokens into micro-batches under the token budget or the number of rows."""
+    sizes, limit = (rows, update.sequences_per_microbatch)
+    if update.tokens_per_microbatch is not None:
+        sizes, limit = widths, update.tokens_per_microbatch
+    chosen: list[int] = []
+    for place, size in enumerate(sizes):
+        if chosen and sum(sizes[other] for other in chosen) + size > limit:
             yield chosen
-            chosen, widest = [], 0
-        chosen.append(pack)
-        widest = max(widest, width)
+            chosen = []
+        chosen.append(place)
     if chosen:
         yield chosen
 
 
 def _within(pack: list[int], prompts: np.ndarray, responses: np.ndarray, budget: int) -> list[list[int]]:
-    """Cut a pack so that no part is wider than the token budget; a row above it was refused by the configuration."""
+    """Cut a pack so that no part is wider than the token budget."""
     parts: list[list[int]] = [[]]
     for row in pack:
         width = int(prompts[pack[0]] + responses[parts[-1]].sum() + responses[row])

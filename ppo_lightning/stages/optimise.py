@@ -77,6 +77,7 @@ def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext,
             value = loss(chunks[number], counts, book)
             losses.append((chunks[number], value.detach()))
             context.backward(value)
+            book.mean("perf/padding_ratio", chunks[number].computed, chunks[number].needed)
         else:
             context.backward(loss.idle(idle(mini, context.config.update, context.sharing)))
     loss.close(mini)

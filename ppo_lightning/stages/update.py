@@ -20,11 +20,11 @@ def update(batch: DataProto, context: StepContext) -> None:
     """
     context.fault = find_fault(batch, context.ranks)
     if context.critic is not None and context.fault is None:
-        with context.timer("update_critic"):
+        with context.timer("update_critic"), context.offload.awake(context.optimizers["critic"]):
             optimise(batch, context, CriticLoss(context))
     warming_up = context.critic is not None and context.step <= context.config.critic.warmup_steps
     if not warming_up and context.fault is None:
-        with context.timer("update_actor"):
+        with context.timer("update_actor"), context.offload.awake(context.optimizers["actor"]):
             optimise(batch, context, ActorLoss(context, batch))
     if context.fault is not None:
         _leave_out(batch, context)

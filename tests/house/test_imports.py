@@ -27,7 +27,7 @@ LAYERS = (
         "loggers",
     },
     {"module", "callbacks", "checkpoint", "report", "explain"},
-    {"build", "offline", "recipes", "wandb_view"},
+    {"build", "export", "invariance", "offline", "plan", "recipes", "wandb_view"},
     {"run"},
     {"verbs"},
     {"cli", "__main__"},

@@ -13,6 +13,7 @@ from small_models import save_small
 from transformers import AutoModelForCausalLM
 
 from ppo_lightning.engines.base import Request, Sampling
+from ppo_lightning.models.lora import named_weights
 from ppo_lightning.parallel.ranks import Ranks
 
 CONTEXT = 512
@@ -96,7 +97,7 @@ class Rig:
         self.sync()
 
     def sync(self):
-        self.engine.sync_weights(self.policy.named_parameters(), self.version)
+        self.engine.sync_weights(named_weights(self.policy), self.version)
 
     def change(self, size):
         """Move every weight, embeddings included, and count the version up; the engine knows nothing of it."""

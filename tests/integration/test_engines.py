@@ -4,6 +4,7 @@ vLLM changes the process that it runs in (process group, thread pool), so its pa
 test-vllm`.
 """
 
+import copy
 import importlib.util
 import sys
 import threading
@@ -13,7 +14,9 @@ import pytest
 import torch
 
 from ppo_lightning.callbacks.rollout import check_weights
+from ppo_lightning.config.schema import ModelConfig
 from ppo_lightning.errors import EngineError
+from ppo_lightning.models.lora import adapter_off, add_adapter
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine_rigs as rigs
@@ -155,6 +158,21 @@ def test_weights_follow_the_policy(rig):
     done = rig.generate(PROMPTS, temperature=0.0)
     assert [completion.token_ids for completion in done] != before
     assert rig.gap(PROMPTS, done) < 1e-4
+
+
+def test_pitfall_36_merged_weights_of_an_adapter_follow_it(rig, monkeypatch):
+    """Right at the first sync and at the second: base and adapter move between them."""
+    adapted = add_adapter(copy.deepcopy(rig.policy), ModelConfig(lora_rank=4))
+    with monkeypatch.context() as patch:
+        patch.setattr(rig, "policy", adapted)
+        for _ in range(2):
+            rig.change(0.02)
+            rig.sync()
+            check_weights(rig.engine, rig.policy)
+            assert rig.gap(PROMPTS, rig.generate(PROMPTS, temperature=0.0)) < 1e-4
+            with adapter_off(adapted):  # negative control: the base alone is another policy
+                assert rig.gap(PROMPTS, rig.generate(PROMPTS, temperature=0.0)) > 1e-2
+    rig.sync()
 
 
 def test_a_skipped_sync_is_caught(rig):

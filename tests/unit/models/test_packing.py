@@ -2,6 +2,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
+from ppo_lightning.models import packing
 from ppo_lightning.models.packing import can_pack, pack, packed_states, share_size
 from ppo_lightning.models.token_log_probs import plain_states
 
@@ -14,35 +15,56 @@ def gradients(model, number):
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-def test_states_and_gradients_equal_those_of_separate_rows(llama, rows):
+@pytest.mark.parametrize("groups", [GROUPS, [[row] for row in range(6)]], ids=["prompts shared", "rows end to end"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_states_and_gradients_equal_those_of_separate_rows(llama, rows, groups, checkpointing):
+    """Also where activations are computed anew in the backward pass: the gradients are then the very same."""
     ids, mask, valid = rows
-    plain, shared = plain_states(llama, ids, mask, valid), packed_states(llama, ids, mask, valid, GROUPS)
-    assert torch.allclose(plain, shared, atol=1e-5)
+    plain = plain_states(llama, ids, mask, valid)
     weights = torch.randn_like(plain)
-    pairs = zip(gradients(llama, (plain * weights).sum()), gradients(llama, (shared * weights).sum()), strict=True)
-    for ours, theirs in pairs:
+    expected = gradients(llama, (plain * weights).sum())
+    shared = packed_states(llama, ids, mask, valid, groups)
+    assert torch.allclose(plain, shared, atol=1e-5)
+    found = gradients(llama, (shared * weights).sum())
+    for ours, theirs in zip(found, expected, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-3, rtol=1e-4)
+    if checkpointing:
+        llama.train().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        again = gradients(llama, (packed_states(llama, ids, mask, valid, groups) * weights).sum())
+        assert all(torch.equal(a, b) for a, b in zip(again, found, strict=True))
 
 
 def test_responses_do_not_see_each_other(llama, rows):
     """Negative control: with a plain causal mask over the packed row the second response sees the first."""
     ids, mask, valid = rows
     packed = pack(ids, mask, 5, GROUPS)
-    causal = torch.ones_like(packed.mask[0, 0]).tril().expand_as(packed.mask)
+    width = packed.ids.shape[1]
+    causal = torch.ones(1, 1, width, width, dtype=torch.bool).tril()
     hidden = llama.get_decoder()(
         input_ids=packed.ids, attention_mask=causal, position_ids=packed.positions
     ).last_hidden_state
-    leaky = hidden.flatten(0, 1)[packed.before[valid]]
+    leaky = hidden[0, packed.before[valid]]
     assert not torch.allclose(plain_states(llama, ids, mask, valid), leaky, atol=1e-2)
+
+
+def test_an_attention_that_takes_no_segments_is_seen(llama, monkeypatch):
+    """The exact fallback: where the packed row is attended to as a whole, packing is off."""
+    assert can_pack(llama)
+    monkeypatch.setattr(packing, "ATTENTION", "sdpa")
+    llama.set_attn_implementation("sdpa")
+    assert not can_pack(llama)
 
 
 def test_tokens_are_laid_once(rows):
     ids, mask, _ = rows
     packed = pack(ids, mask, 5, GROUPS)
-    assert packed.ids.shape == (3, 12)  # prompts 4, 6, 1 and responses 5 + 0 + 3, 1 + 5, 2
-    assert packed.ids[0].tolist() == [*ids[0, 2:6].tolist(), *ids[0, 6:11].tolist(), *ids[2, 6:9].tolist()]
-    assert packed.positions[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6]
+    assert packed.ids.shape == (1, 27)  # prompts 4, 6, 1 and responses 5 + 0 + 3, 1 + 5, 2: no padding
+    assert [(part.begin, part.end) for part in packed.segments] == [(0, 12), (12, 24), (24, 27)]
+    assert [part.mask is None for part in packed.segments] == [False, False, True]  # one response: plainly causal
+    assert packed.ids[0, :12].tolist() == [*ids[0, 2:6].tolist(), *ids[0, 6:11].tolist(), *ids[2, 6:9].tolist()]
+    assert packed.positions[0, :12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6]
     assert packed.before[2, :3].tolist() == [3, 9, 10]  # the prompt's last token, then the response's own
+    assert packed.before[4].tolist() == [17, 19, 20, 21, 22]  # row 3 has token 18
 
 
 def test_models_with_a_sliding_window_are_left_alone(llama):

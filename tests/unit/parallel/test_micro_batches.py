@@ -44,18 +44,18 @@ def test_by_count_groups_similar_lengths():
 
 
 def test_by_tokens_hand_worked():
-    # Longest first: rows 1 (4 + 4), 0 (1 + 6), 2 (1 + 1), 3 (1 + 1). Budget 16:
-    # row 1 alone is 8; with row 0 the width is 4 + 6 = 10, 2 x 10 = 20 > 16. Row 0: 7; with row 2: 2 x 7 = 14; with
-    # row 3: 3 x 7 = 21 > 16.
-    rows = by_tokens(np.array([1, 4, 1, 1]), np.array([6, 4, 1, 1]), 16)
+    # Longest first: rows 1 (4 + 4), 0 (1 + 6), 2 (1 + 1), 3 (1 + 1). Budget 15:
+    # row 1 is 8 wide, 2 x 8 = 16 > 15. Row 0 is 7; with row 2: 2 x 7 = 14; with row 3: 3 x 7 = 21 > 15.
+    rows = by_tokens(np.array([1, 4, 1, 1]), np.array([6, 4, 1, 1]), 15)
     assert [part.tolist() for part in rows] == [[1], [0, 2], [3]]
 
 
 def test_budget_counts_padding():
-    # Valid tokens alone are 8 + 7 = 15 <= 16, but the model would compute 2 rows x 10 columns.
+    # Valid tokens alone are 8 + 7 = 15, but the model would compute 2 rows x 8 columns.
     prompts, responses = np.array([1, 4]), np.array([6, 4])
-    assert (prompts + responses).sum() <= 16
-    assert len(by_tokens(prompts, responses, 16)) == 2
+    assert (prompts + responses).sum() <= 15
+    assert len(by_tokens(prompts, responses, 15)) == 2
+    assert len(by_tokens(prompts, responses, 16)) == 1
 
 
 def test_row_above_the_budget_is_an_error_that_names_the_key():
@@ -73,7 +73,7 @@ def test_pitfall_55_budget_is_never_exceeded(lengths, budget):
     responses = np.array([response for _, response in lengths], dtype=np.int64)
     found = by_tokens(prompts, responses, budget)
     for rows in found:
-        assert len(rows) * (max(1, prompts[rows].max()) + max(1, responses[rows].max())) <= budget
+        assert len(rows) * (prompts + responses)[rows].max() <= budget
     assert sorted(int(row) for rows in found for row in rows) == list(range(len(lengths)))
 
 

@@ -1,0 +1,1 @@
+"""`plan`: a recipe's memory, estimated before anything is loaded."""
