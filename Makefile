@@ -72,7 +72,7 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 	@$(RUN) tests.parity.report
 
 .PHONY: docs
-docs: setup  ## write the pages that come from tables (docs/generate.py)
+docs: setup  ## write what comes from tables: pages, and the schema for editors
 	@$(VENV)/bin/python docs/generate.py
 	@$(RUN) ppo_lightning.recipes.pages .
 

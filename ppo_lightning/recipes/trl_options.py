@@ -104,7 +104,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max_tool_calling_iterations", "None", "", "rollouts over several turns are not available here"),
     Option("output_dir", "None", "output_dir, name"),
     Option("run_name", "None", "name"),
-    Option("report_to", "none", "logging.wandb", "metrics.jsonl is always written"),
+    Option("report_to", "none", "logging.wandb, logging.loggers", "metrics.jsonl is always written"),
     Option("logging_steps", "10", "", "every step is logged"),
     Option("log_completions", "False", "logging.samples_per_step", "every response is in a file"),
     Option("eval_steps", "None", "validation.every_steps"),

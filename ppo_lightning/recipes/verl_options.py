@@ -168,6 +168,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("trainer.save_freq", -1, "checkpoint.every_steps", rule.zero_if_negative, "-1 is 0"),
     Option("trainer.max_actor_ckpt_to_keep", None, "checkpoint.keep", rule.keep, "null, all, is a large number"),
     Option("trainer.logger", ["console", "wandb"], "logging.wandb", rule.wandb, "online if it lists wandb"),
+    Option("trainer.logger", ["console", "wandb"], "logging.loggers", rule.loggers),
     Option("trainer.project_name", "verl_examples", "logging.project"),
 )
 

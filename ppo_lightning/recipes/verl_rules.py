@@ -199,6 +199,11 @@ def wandb(value: Any, _: Settings) -> Any:
     return "online" if "wandb" in list(value) else "off"
 
 
+def loggers(value: Any, _: Settings) -> Any:
+    """Of verl's list, TensorBoard; W&B is an option of its own."""
+    return ["tensorboard"] if "tensorboard" in list(value) else []
+
+
 def keep(value: Any, settings: Settings) -> Any:
     """Null keeps all; nothing to say where nothing is saved."""
     if int(settings["trainer.save_freq"]) <= 0:
