@@ -10,6 +10,7 @@ from ppo_lightning.algorithms import POLICY_LOSSES
 from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.spec import (
     either,
+    no_group_filter,
     no_importance_weights,
     no_kl_in_reward,
     no_kl_loss,
@@ -83,6 +84,17 @@ def no_shared_prompts(config: Config) -> str | None:
     return None if config.update.share_prompts else "update.share_prompts=false"
 
 
+def one_rank(config: Config) -> str | None:
+    """There are no other ranks."""
+    size = config.trainer.devices * config.trainer.nodes
+    return "trainer.devices=1, trainer.nodes=1: the rows of one rank are in order" if size == 1 else None
+
+
+def no_resampling(config: Config) -> str | None:
+    """Rows are not drawn again by their score."""
+    return "algorithm.pf_ppo_reweight=off" if config.algorithm.pf_ppo_reweight == "off" else None
+
+
 def no_truncation_mask(config: Config) -> str | None:
     """Truncated responses are trained."""
     return None if config.algorithm.mask_truncated else "algorithm.mask_truncated=false"
@@ -142,6 +154,8 @@ EXTRA: tuple[Use, ...] = (
     *_uses("rollout", WRITES, "sample_index finish_reason temperature"),
     *_uses("rollout", WRITES, "rm_scores", no_streamed_rule),
     *_uses("rollout", WRITES, "reward_baselines", not_read_by_estimator("reward_baselines")),
+    *_uses("rollout", READS, "global_row", no_group_filter),
+    *_uses("align", READS, "global_row", one_rank),
     *_uses("score", READS, "rm_scores", no_streamed_rule),
     *_uses("score", READS, "finish_reason", no_truncation_mask),
     *_uses("score", WRITES, "response_mask", no_truncation_mask),
@@ -159,6 +173,7 @@ EXTRA: tuple[Use, ...] = (
     *_uses("advantage", READS, "values", not_read_by_estimator("values")),
     *_uses("advantage", READS, "sum_pi_squared", not_read_by_estimator("sum_pi_squared")),
     *_uses("advantage", READS, "reward_baselines", not_read_by_estimator("reward_baselines")),
+    *_uses("advantage", READS, "global_row", no_resampling),
     *_uses("advantage", WRITES, "old_log_probs", no_bypass),
     *_uses("advantage", WRITES, "rollout_is_weights", because(no_importance_weights, weights_in_update)),
     *_uses("advantage", WRITES, "response_mask", because(no_rejection, bypass)),

@@ -1,4 +1,4 @@
-"""Imports point one way: algorithms, protocol, config <- stages, ... <- module <- build <- run <- verbs <- cli."""
+"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- run <- verbs."""
 
 import subprocess
 import sys
