@@ -47,6 +47,7 @@ class ScheduleCallback(L.Callback):
         step, config = pl_module.step, pl_module.config
         self.data.drawn += pl_module.context.draws
         last = step >= self.data.steps
+        self.stop.asked = bool(pl_module.ranks.most(self.stop.asked))  # a signal may reach one rank only
         self._count_skipped(pl_module)
         if self.data.val_set is not None and _due(step, config.validation.every_steps, last):
             validate(trainer)
