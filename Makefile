@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 TORCH := torch==2.13.0
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
-EXTRAS := dev,wheel,wandb,math,offline,remote,lora
+EXTRAS := dev,wheel,wandb,tensorboard,math,offline,remote,lora
 MODEL := smollm2-135m-instruct
 PYTEST_ARGS ?=
 PARALLEL := -n 2 --dist loadfile

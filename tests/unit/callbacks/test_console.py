@@ -37,6 +37,7 @@ def batch():
             "rm_scores": scores,
             "responses": torch.arange(12).reshape(4, 3),
             "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 0]]),
+            "response_mask": torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 0]]),
         },
         non_tensors={
             "uid": np.array(["a", "a", "b", "b"], dtype=object),
