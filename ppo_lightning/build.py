@@ -16,9 +16,10 @@ from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.callbacks.banner import banner
 from ppo_lightning.callbacks.console import ConsoleView
 from ppo_lightning.callbacks.log import LogCallback
-from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
+from ppo_lightning.callbacks.metrics import MetricsCallback
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
+from ppo_lightning.callbacks.warnings import WarningsCallback
 from ppo_lightning.checkpoint.store import CheckpointStore, wandb_id_of
 from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
@@ -28,6 +29,7 @@ from ppo_lightning.engines import find_engine
 from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
 from ppo_lightning.environment import write_environment
 from ppo_lightning.errors import ConfigError, PPOLightningError
+from ppo_lightning.loggers.open import open_sinks
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
 from ppo_lightning.models.token_log_probs import check_head
@@ -41,7 +43,8 @@ from ppo_lightning.rewards.pool import RewardPool
 from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
 from ppo_lightning.rewards.self_test import golds_of, self_test
 from ppo_lightning.rewards.streaming import RuleRewards
-from ppo_lightning.run_dir import CONFIG, ENVIRONMENT, RunDir
+from ppo_lightning.run_dir import ENVIRONMENT, RunDir
+from ppo_lightning.secrets import learn
 from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
 from ppo_lightning.stages import uses_critic, uses_reference
 from ppo_lightning.stages.rollout import Roller
@@ -70,6 +73,7 @@ def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] =
     Raises:
         PPOLightningError: something that the user must change; nothing was lost.
     """
+    learn(loaded.config)
     trainer = build_trainer(loaded.config, callbacks)
     return on_every_rank(trainer, lambda: fit_rank(loaded, resume, trainer))
 
@@ -78,7 +82,8 @@ def fit_rank(loaded: Loaded, resume: str, trainer: L.Trainer) -> int:
     """Do this rank's part of a run, the others being there; arguments and result as of `fit`."""
     config, ranks = loaded.config, ranks_of(trainer)
     make = RunDir if resume != "never" else RunDir.fresh
-    run_dir = ranks.of_first(make(config.output_dir, config.name) if ranks.first else None)
+    name = ranks.of_first(make(config.output_dir, config.name).path.name if ranks.first else None)
+    run_dir = RunDir(config.output_dir, name)
     store = CheckpointStore(run_dir.checkpoints, config.checkpoint)
     start = ranks.of_first(store.find(resume) if ranks.first else None)
     L.seed_everything(config.seed, verbose=False)
@@ -89,20 +94,21 @@ def fit_rank(loaded: Loaded, resume: str, trainer: L.Trainer) -> int:
     data = PromptDataModule(config, tokenizer, view.say)
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
     if ranks.first:
-        run_dir.create()
-        (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
-        write_environment(run_dir.path / ENVIRONMENT)
+        open_run_dir(run_dir, config)
     module = build_module(config, tokenizer)
     stop = StopSignal()
     stop.install()
     store.wandb_id = wandb_id_of(start) if start else None
-    sinks = build_sinks(config, run_dir, store) if ranks.first else []
+    sinks, store.wandb_id = (
+        open_sinks(config, run_dir, store.wandb_id, view.say) if ranks.first else ([], store.wandb_id)
+    )
     metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say, ranks.first)
     golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
     rollouts = build_rollouts(config, tokenizer, module, view, golds)
     rollouts.interrupted = lambda: stop.asked
     restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
-    trainer.callbacks[:] = [restore, rollouts, metrics, *trainer.callbacks, schedule]  # type: ignore[attr-defined]
+    warned = WarningsCallback(metrics, run_dir, view.say)
+    trainer.callbacks[:] = [restore, rollouts, metrics, warned, *trainer.callbacks, schedule]  # type: ignore[attr-defined]
     for line in banner(config, run_dir, module, data):
         view.say(line)
     try:
@@ -111,12 +117,18 @@ def fit_rank(loaded: Loaded, resume: str, trainer: L.Trainer) -> int:
         view.say(f"stopped during a rollout; the state after step {module.step} is what counts")
     finally:
         view.end()
-        for sink in sinks:
-            getattr(sink, "close", lambda: None)()
+        metrics.close()
         if ranks.first:
             leave_report(run_dir.path, view.say)
     view.say(f"run directory: {run_dir.path}")
     return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
+
+
+def open_run_dir(run_dir: RunDir, config: Config) -> None:
+    """Make the run's directory, and write down what is run where."""
+    run_dir.create()
+    run_dir.write_config(to_yaml(config))
+    write_environment(run_dir.path / ENVIRONMENT)
 
 
 def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Callback]]:
@@ -267,19 +279,3 @@ def build_trainer(config: Config, callbacks: Sequence[L.Callback]) -> L.Trainer:
         use_distributed_sampler=False,
         default_root_dir=config.output_dir,
     )
-
-
-def build_sinks(config: Config, run_dir: RunDir, store: CheckpointStore) -> list[Sink]:
-    """Open the loggers besides metrics.jsonl."""
-    sinks: list[Sink] = []
-    if config.logging.wandb != "off":
-        from ppo_lightning.loggers import WandbSink
-
-        sink = WandbSink(config, run_dir, store.wandb_id)
-        store.wandb_id = sink.run_id
-        sinks.append(sink)
-    if config.logging.tensorboard:
-        from ppo_lightning.loggers import TensorBoardSink
-
-        sinks.append(TensorBoardSink(run_dir))
-    return sinks

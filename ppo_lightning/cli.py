@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "ledger": "show every denominator of a step: of a recipe, of a recorded run, or as an interactive page",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "model": "packaged models: `model ls`, `model get NAME`",
+    "wandb-view": "make a W&B workspace of the panels that matter",
     "recipes": "recipes: ls, show, cp, get, validate, diff, from-run, import-verl",
     "env": "versions and machine, for a bug report",
 }
@@ -41,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = options.run(options)
         sys.stdout.flush()
     except PPOLightningError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        from ppo_lightning.secrets import redact
+
+        print(f"error: {redact(str(error))}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -24,7 +24,7 @@ class Shown:
     prompt: str
     response: str
     ground_truth: Any
-    score: float
+    score: float | None
 
 
 def rollout_rows(batch: DataProto, tokenizer: Any, token_budget: int = 0) -> list[dict[str, Any]]:

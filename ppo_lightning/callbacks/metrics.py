@@ -2,10 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lightning as L
 
+from ppo_lightning.background import Background
+from ppo_lightning.dumps import WRITERS
+from ppo_lightning.loggers.sinks import Samples, Sink
 from ppo_lightning.metrics.mismatch import raise_alarm
 from ppo_lightning.metrics.validation import validation_metrics
 from ppo_lightning.module import PPOModule
@@ -15,15 +19,13 @@ from ppo_lightning.run_dir import RunDir
 from ppo_lightning.samples import DATA_COLUMNS, TOKENS_PER_STEP, in_order, numbered, rollout_rows, within_budget
 from ppo_lightning.stages import STAGES
 
-Sink = Callable[[int, dict[str, float | None]], None]
-
 
 class MetricsCallback(L.Callback):
     """Computes each step's metrics in one collective and hands them to every sink once.
 
     Args:
         run_dir: where metrics.jsonl and rollouts/ are written.
-        sinks: further takers of (step, metrics), such as W&B.
+        sinks: further takers of each step, such as W&B; each works in a thread of its own.
         on_step: told (step, metrics, batch) after each step, on the first rank.
         on_validation: told (step, metrics) after each validation, on the first rank.
         say: takes a line for the console.
@@ -39,10 +41,14 @@ class MetricsCallback(L.Callback):
         say: Callable[[str], None] = lambda text: None,
         writes: bool = True,
     ) -> None:
-        self.run_dir, self.sinks, self.writes = run_dir, sinks, writes
+        self.run_dir, self.writes = run_dir, writes
+        self.dumps = Background("rollouts/", say)
+        self.loggers = [(sink, Background(sink.name, say, tolerated=Exception)) for sink in sinks]
         self.on_step, self.on_validation, self.say = on_step, on_validation, say
         self.started = 0.0
         self.pending: dict[str, float | None] = {}
+        self.samples: Samples = {}
+        self.disk_full = False
         self.last_validation: dict[str, float] = {}
 
     def on_train_batch_end(
@@ -57,29 +63,70 @@ class MetricsCallback(L.Callback):
         context = pl_module.context
         pl_module.run_stage(STAGES[8], batch)
         metrics = context.book.compute(context.ranks.gather)
-        alarm = raise_alarm(metrics, pl_module.config)
+        raise_alarm(metrics, pl_module.config)
+        metrics["training/records_lost"] = sum(thread.take_lost() for thread in self._threads())
         self.pending = metrics
-        if pl_module.config.logging.rollouts:
-            self._dump(f"step_{context.step:06d}", [batch], pl_module, TOKENS_PER_STEP)
+        if self._wants_rows(pl_module):
+            self._dump("training", f"step_{context.step:06d}", [batch], pl_module, TOKENS_PER_STEP)
         if context.ranks.first:
             self.on_step(context.step, metrics, batch)
-            if alarm:
-                self.say(alarm)
 
-    def _dump(self, name: str, batches: list[DataProto], module: PPOModule, tokens: int = 0) -> None:
-        """Write the rows of all ranks on the first one, in the order that they belong in."""
+    def _dump(self, split: str, name: str, batches: list[DataProto], module: PPOModule, tokens: int = 0) -> None:
+        """Hand over the rows of all ranks on the first one, in the order that they belong in."""
         mine = [pair for batch in batches for pair in numbered(batch, rollout_rows(batch, module.tokenizer, tokens))]
         parts = module.ranks.gather_first(mine)
         if module.ranks.first:
-            self.run_dir.write_rollouts(name, within_budget(in_order(parts), tokens))
+            self._keep(split, name, within_budget(in_order(parts), tokens), module)
 
     def flush(self, step: int) -> None:
         """Write the step's line: training and, where it ran, validation metrics under one step number."""
-        if self.pending and self.writes:
-            self.run_dir.append_metrics(step, self.pending)
-            for sink in self.sinks:
-                sink(step, self.pending)
-        self.pending = {}
+        if self.pending:
+            if self.writes:
+                self._tell(self.run_dir.append_metrics(step, self.pending))
+            for sink, thread in self.loggers:
+                thread.submit(f"step {step}", partial(sink, step, self.pending, self.samples))
+            self.pending, self.samples = {}, {}
+
+    def drain(self) -> None:
+        """Wait until the rollouts of the steps so far are on the disk: a checkpoint is about to count them as done."""
+        self.dumps.drain()
+
+    def close(self) -> None:
+        """Write what is left; a service or disk that does not answer is waited for in bounds, and said."""
+        for sink, thread in self.loggers:
+            thread.submit("end", sink.close)
+            thread.close()
+        self._tell(self.run_dir.metrics.write())
+        if self.run_dir.metrics.waiting:
+            self.say(
+                f"warning: metrics.jsonl lacks {len(self.run_dir.metrics.waiting)} lines: the disk took none to the end"
+            )
+        self.dumps.close()
+
+    def _threads(self) -> list[Background]:
+        return [self.dumps, *(thread for _, thread in self.loggers)]
+
+    def _wants_rows(self, module: PPOModule) -> bool:
+        """Tell whether rows are gathered; the same on every rank, whichever has the loggers."""
+        wanted = module.config.logging
+        return wanted.rollouts != "off" or wanted.wandb != "off" or bool(wanted.loggers)
+
+    def _keep(self, split: str, name: str, rows: list[dict[str, Any]], module: PPOModule) -> None:
+        """Hand rollouts to the loggers, and to the thread that writes files."""
+        self.samples[split] = rows
+        kind = module.config.logging.rollouts
+        if kind != "off":
+            self.dumps.submit(name, partial(WRITERS[kind], self.run_dir.rollouts, name, rows))
+
+    def _tell(self, error: OSError | None) -> None:
+        """Say when the disk takes no more lines, and when it does again."""
+        if error is not None and not self.disk_full:
+            self.say(
+                f"warning: metrics.jsonl: {error.strerror}: its lines are kept in memory until the disk takes them"
+            )
+        elif error is None and self.disk_full:
+            self.say("metrics.jsonl: written again, nothing is missing")
+        self.disk_full = error is not None
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
         """Start the clock."""
@@ -92,8 +139,8 @@ class MetricsCallback(L.Callback):
         metrics["timing_s/testing"] = time.perf_counter() - self.started
         self.last_validation = metrics
         self.pending |= metrics
-        if pl_module.config.logging.rollouts:
-            self._dump(f"validation_{pl_module.step:06d}", pl_module.validation, pl_module)
+        if self._wants_rows(pl_module):
+            self._dump("validation", f"validation_{pl_module.step:06d}", pl_module.validation, pl_module)
         if pl_module.ranks.first:
             self.on_validation(pl_module.step, metrics)
         pl_module.validation = []

@@ -54,6 +54,7 @@ class ScheduleCallback(L.Callback):
             validate(trainer)
         if config.checkpoint.every_steps and (_due(step, config.checkpoint.every_steps, last) or self.stop.asked):
             start = time.perf_counter()
+            self.metrics.drain()
             self.store.save(pl_module, self.data, self.metrics.last_validation)
             self.metrics.pending["timing_s/save_checkpoint"] = time.perf_counter() - start
         self.metrics.flush(step)
