@@ -66,26 +66,17 @@ class MetricsCallback(L.Callback):
         raise_alarm(metrics, pl_module.config)
         metrics["training/records_lost"] = sum(thread.take_lost() for thread in self._threads())
         self.pending = metrics
-        if self._wants_rows(pl_module):
-            self._dump("training", f"step_{context.step:06d}", [batch], pl_module, TOKENS_PER_STEP)
+        self._keep("training", f"step_{context.step:06d}", [batch], pl_module, TOKENS_PER_STEP)
         if context.ranks.first:
             self.on_step(context.step, metrics, batch)
 
-    def _dump(self, split: str, name: str, batches: list[DataProto], module: PPOModule, tokens: int = 0) -> None:
-        """Hand over the rows of all ranks on the first one, in the order that they belong in."""
-        mine = [pair for batch in batches for pair in numbered(batch, rollout_rows(batch, module.tokenizer, tokens))]
-        parts = module.ranks.gather_first(mine)
-        if module.ranks.first:
-            self._keep(split, name, within_budget(in_order(parts), tokens), module)
-
     def flush(self, step: int) -> None:
         """Write the step's line: training and, where it ran, validation metrics under one step number."""
-        if self.pending:
-            if self.writes:
-                self._tell(self.run_dir.append_metrics(step, self.pending))
+        if self.pending and self.writes:
+            self._tell(self.run_dir.append_metrics(step, self.pending))
             for sink, thread in self.loggers:
                 thread.submit(f"step {step}", partial(sink, step, self.pending, self.samples))
-            self.pending, self.samples = {}, {}
+        self.pending, self.samples = {}, {}
 
     def drain(self) -> None:
         """Wait until the rollouts of the steps so far are on the disk: a checkpoint is about to count them as done."""
@@ -96,7 +87,8 @@ class MetricsCallback(L.Callback):
         for sink, thread in self.loggers:
             thread.submit("end", sink.close)
             thread.close()
-        self._tell(self.run_dir.metrics.write())
+        if self.writes:
+            self._tell(self.run_dir.metrics.write())
         if self.run_dir.metrics.waiting:
             self.say(
                 f"warning: metrics.jsonl lacks {len(self.run_dir.metrics.waiting)} lines: the disk took none to the end"
@@ -106,17 +98,19 @@ class MetricsCallback(L.Callback):
     def _threads(self) -> list[Background]:
         return [self.dumps, *(thread for _, thread in self.loggers)]
 
-    def _wants_rows(self, module: PPOModule) -> bool:
-        """Tell whether rows are gathered; the same on every rank, whichever has the loggers."""
-        wanted = module.config.logging
-        return wanted.rollouts != "off" or wanted.wandb != "off" or bool(wanted.loggers)
-
-    def _keep(self, split: str, name: str, rows: list[dict[str, Any]], module: PPOModule) -> None:
-        """Hand rollouts to the loggers, and to the thread that writes files."""
+    def _keep(self, split: str, name: str, batches: list[DataProto], module: PPOModule, tokens: int = 0) -> None:
+        """Hand the rows of all ranks, in the order that they belong in, to W&B and to the thread that writes files."""
+        logging = module.config.logging
+        if logging.rollouts == "off" and logging.wandb == "off":
+            return
+        mine = [pair for batch in batches for pair in numbered(batch, rollout_rows(batch, module.tokenizer, tokens))]
+        parts = module.ranks.gather_first(mine)
+        if not module.ranks.first:
+            return
+        rows = within_budget(in_order(parts), tokens)
         self.samples[split] = rows
-        kind = module.config.logging.rollouts
-        if kind != "off":
-            self.dumps.submit(name, partial(WRITERS[kind], self.run_dir.rollouts, name, rows))
+        if logging.rollouts != "off":
+            self.dumps.submit(name, partial(WRITERS[logging.rollouts], self.run_dir.rollouts, name, rows))
 
     def _tell(self, error: OSError | None) -> None:
         """Say when the disk takes no more lines, and when it does again."""
@@ -139,8 +133,7 @@ class MetricsCallback(L.Callback):
         metrics["timing_s/testing"] = time.perf_counter() - self.started
         self.last_validation = metrics
         self.pending |= metrics
-        if self._wants_rows(pl_module):
-            self._dump("validation", f"validation_{pl_module.step:06d}", pl_module.validation, pl_module)
+        self._keep("validation", f"validation_{pl_module.step:06d}", pl_module.validation, pl_module)
         if pl_module.ranks.first:
             self.on_validation(pl_module.step, metrics)
         pl_module.validation = []

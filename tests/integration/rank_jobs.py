@@ -160,10 +160,11 @@ def counting(watchers):
 
 def do(jobs):
     """Do the runs of a list; each is {overrides, out, resume}."""
-    from ppo_lightning.build import fit, quiet
+    from ppo_lightning.build import quiet
     from ppo_lightning.config.load import load
     from ppo_lightning.config.validate import validate
     from ppo_lightning.parallel.ranks import Ranks
+    from ppo_lightning.run import fit
     from ppo_lightning.stages import optimise
 
     quiet()
