@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Self
 import torch.distributed as dist
 
 from ppo_lightning.errors import PPOLightningError, RankFailedError
+from ppo_lightning.secrets import redact
 
 KEY, GONE = "failure", "gone"
 POLL_S = 0.5
@@ -160,7 +161,7 @@ class Watch:
     def _end(code: int, text: str | None = None) -> NoReturn:
         """End the process at once: its main thread may be waiting for what never comes."""
         if text:
-            print(text, file=sys.stderr)  # noqa: T201
+            print(redact(text), file=sys.stderr)  # noqa: T201
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

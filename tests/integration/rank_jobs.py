@@ -46,6 +46,7 @@ SMALL = [
     "critic.lr=1e-5",
     "trainer.threads=1",
     "reward.workers=1",
+    "reward.timeout_s=60",
     f"reward.path={FILES / 'rank_rewards.py'}",
     "logging.samples_per_step=0",
     "checkpoint.every_steps=0",

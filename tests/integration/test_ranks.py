@@ -210,8 +210,9 @@ def test_a_failing_rank_ends_all_with_its_message(start):
     The command starts the second rank by itself.
     """
     ended, folder = start("actor.policy_loss=rank_losses:breaks")
-    seconds = time.time() - float((folder / "note").read_text())
-    assert ended.returncode == 1
+    now = time.time()
+    assert ended.returncode == 1, ended.stderr
+    seconds = now - float((folder / "note").read_text())
     assert seconds < 30
     said = ended.stderr.strip().splitlines()
     assert said[-1] == "ZeroDivisionError: the second rank cannot go on"
