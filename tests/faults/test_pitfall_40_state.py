@@ -34,7 +34,7 @@ def roots(trainer, module):
         "module": module,
         "data": trainer.datamodule,
         "store": schedule.store,
-        **{names[kind] if kind in names else kind.__name__: owner for kind, owner in owners.items()},
+        **{names.get(kind, kind.__name__): owner for kind, owner in owners.items()},
         **{f"optimizer.{name}": optimizer for name, optimizer in optimizers_of(module).items()},
         **{f"schedule.{place}": scheduler for place, scheduler in enumerate(module.schedulers())},
         "module.context": module.context,
