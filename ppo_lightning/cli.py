@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ppo_lightning.secrets import redact
 
         print(f"error: {redact(str(error))}", file=sys.stderr)  # noqa: T201
-        return EXIT_USER
+        return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

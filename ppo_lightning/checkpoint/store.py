@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ppo_lightning.checkpoint.files import MARKER, PARTIAL, REPLACED, damage, discard, publish, put_back, seal
 from ppo_lightning.checkpoint.state import RunState
-from ppo_lightning.checkpoint.weights import read_weights, write_weights
+from ppo_lightning.checkpoint.weights import gathered, read_weights, write_weights
 from ppo_lightning.config.schema import CheckpointConfig
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.errors import CheckpointError
@@ -43,17 +43,19 @@ class CheckpointStore:
         """
         target = self.folder / f"{STEP}{module.step:06d}"
         self.saved = module.step
+        states = gathered(module)
+        self._note_best(module.step, validation or {})
+        state = RunState.of(module, data, self.wandb_id, self.best)  # ranks with sharded models add up together
         if not module.ranks.first:
             return target
-        self._note_best(module.step, validation or {})
         partial = self.folder / f"{PARTIAL}{target.name}"
         try:
             for old in self.folder.glob(f"{REPLACED}{STEP}*"):
                 put_back(old.with_name(old.name.removeprefix(REPLACED)))
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            write_weights(partial, module)
-            RunState.of(module, data, self.wandb_id, self.best).write(partial)
+            write_weights(partial, module, states)
+            state.write(partial)
             seal(partial)
             publish(partial, target)
         except Exception as error:

@@ -13,6 +13,7 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.packing import Sharing
+from ppo_lightning.parallel.balance import Layout
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.finite import Fault
@@ -39,6 +40,7 @@ class StepContext:
         book: metrics of this step.
         seconds: wall seconds by timer.
         recorded: names of the stages that ran, in order.
+        layout: where the rows of the step are, with several ranks.
         fault: what was not finite: from then on nothing is updated in this step; None: all is well.
         commit: called when models are about to change: from then on the step is not broken off.
         draws: prompt draws consumed.
@@ -64,6 +66,7 @@ class StepContext:
     book: MetricBook = field(default_factory=MetricBook)
     seconds: dict[str, float] = field(default_factory=dict)
     recorded: list[str] = field(default_factory=list)
+    layout: Layout | None = None
     fault: Fault | None = None
     commit: Callable[[], None] = lambda: None
     draws: int = 1

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ppo_lightning.parallel.ranks import Ranks
+from ppo_lightning.parallel.sharding import local
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.fields import FIELDS
 from ppo_lightning.protocol.padding import MARKER
@@ -75,7 +76,7 @@ def update_fault(
         if not torch.isfinite(loss):
             return Fault("update", f"the {name}'s loss", row_names(micro.batch, range(len(micro.batch))))
     for weight, parameter in model.named_parameters():
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+        if parameter.grad is not None and not torch.isfinite(local(parameter.grad)).all():
             return Fault("update", f"the {name}'s gradient of {weight}")
     return Fault("update", f"the {name}'s loss or gradient")
 

@@ -1,4 +1,4 @@
-"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- verbs <- cli."""
+"""Imports point one way: algorithms, protocol, config <- stages <- module, callbacks <- build <- run <- verbs <- cli."""
 
 import subprocess
 import sys
@@ -28,6 +28,7 @@ LAYERS = (
     },
     {"module", "callbacks", "checkpoint", "report", "explain"},
     {"build", "offline", "recipes", "wandb_view"},
+    {"run"},
     {"verbs"},
     {"cli", "__main__"},
 )

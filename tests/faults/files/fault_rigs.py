@@ -10,9 +10,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ppo_lightning.build import fit, quiet
+from ppo_lightning.build import quiet
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
+from ppo_lightning.run import fit
 
 REWARD = Path(__file__).with_name("varied_reward.py")
 SMALL = [
