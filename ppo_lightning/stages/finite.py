@@ -69,8 +69,9 @@ def update_fault(
         losses: each micro-batch (a Chunk) with its loss.
         ranks: the data-parallel group.
     """
-    finite = torch.stack([torch.isfinite(norm), *(torch.isfinite(loss).to(norm.device) for _, loss in losses)]).all()
-    if not ranks.sum((~finite).double()).item():
+    checked = [norm] if ranks.size > 1 else [norm, *(loss.to(norm.device) for _, loss in losses)]
+    # Over ranks the norm decides, which is the same on all of them and not finite where a loss is not: no collective.
+    if bool(torch.isfinite(torch.stack([number.float() for number in checked])).all()):
         return None
     for micro, loss in losses:
         if not torch.isfinite(loss):
