@@ -3,7 +3,6 @@
 import time
 
 import lightning as L
-import torch
 
 from ppo_lightning.callbacks.bad_batches import diagnosis, dump
 from ppo_lightning.callbacks.metrics import MetricsCallback
@@ -70,17 +69,14 @@ class ScheduleCallback(L.Callback):
         last = step >= self.data.steps
         if self.data.val_set is not None and _due(step, config.validation.every_steps, last):
             self._validate(trainer, module)
-        stopping = self._asked(module) and not last
+        self.stop.asked = bool(module.ranks.most(int(self.stop.asked)))  # a signal may reach one rank only
+        stopping = self.stop.asked and not last
         if _due(step, config.checkpoint.every_steps, last) or stopping:
             self._save(module)
         self.metrics.flush(step)
         if stopping:
             trainer.limit_val_batches = 0  # Lightning validates whenever it is told to stop
             trainer.should_stop = True
-
-    def _asked(self, module: PPOModule) -> bool:
-        """Whether any rank was asked to end."""
-        return bool(module.ranks.sum(torch.tensor(float(self.stop.asked))))
 
     def _save(self, module: PPOModule) -> None:
         """Write a checkpoint of the last step, if checkpoints are wanted and it has none yet."""

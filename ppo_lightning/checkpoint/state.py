@@ -44,6 +44,7 @@ REMADE: dict[str, str] = {
     "metrics.run_dir": "lines that a full disk has not taken yet; they are in no file, so a resume writes them anew",
     "metrics.disk_full": "whether there are such lines",
     "metrics.dumps": "the thread that writes rollouts/, waited for before a checkpoint",
+    "Restore.view": "what the console shows: begun anew at the step restored",
     "warned.watches": "rebuilt from metrics.jsonl as training starts",
     "rollouts.engine": "given the policy's weights, checked, before its first rollout",
     "rollouts.roller": "holds the engine and the reward workers, which keep nothing between steps",

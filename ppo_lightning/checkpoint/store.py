@@ -43,8 +43,9 @@ class CheckpointStore:
         """
         target = self.folder / f"{STEP}{module.step:06d}"
         self.saved = module.step
+        states = gathered(module)
         self._note_best(module.step, validation or {})
-        states, state = gathered(module), RunState.of(module, data, self.wandb_id, self.best)
+        state = RunState.of(module, data, self.wandb_id, self.best)  # ranks with sharded models add up together
         if not module.ranks.first:
             return target
         partial = self.folder / f"{PARTIAL}{target.name}"

@@ -63,7 +63,7 @@ def read_weights(folder: Path, module: PPOModule) -> None:
 
 
 def model_checksum(model: torch.nn.Module) -> float:
-    """Return a number that depends on every weight of a model; with a sharded one on every rank."""
+    """Return a number that depends on every weight of a model; sharded ones are added up by all ranks together."""
     return checksum(named_weights(model))
 
 

@@ -112,15 +112,15 @@ class PromptDataModule(L.LightningDataModule):
         return DataLoader(self.val_set, batch_sampler=batches, collate_fn=collate)
 
 
+def _outlive_sigterm(worker: int) -> None:
+    """A signal to the whole process group is the trainer's to act on: it ends its loader workers itself."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def validation_batches(rows: int, rank: int, ranks: int, size: int = VALIDATION_BATCH) -> list[list[int]]:
     """Return this rank's positions in a validation set, batch by batch; the ranks have equally many batches."""
     mine = list(range(rank, rows, ranks))
     return [mine[start : start + size] for start in range(0, -(-rows // ranks), size)]
-
-
-def _outlive_sigterm(worker: int) -> None:
-    """A signal to the whole process group is the trainer's to act on: it ends its loader workers itself."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def collate(prompts: list[Prompt]) -> DataProto:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ppo_lightning.parallel.ranks import Ranks
+from ppo_lightning.parallel.sharding import local
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.fields import FIELDS
 from ppo_lightning.protocol.padding import MARKER
@@ -68,14 +69,15 @@ def update_fault(
         losses: each micro-batch (a Chunk) with its loss.
         ranks: the data-parallel group.
     """
-    finite = torch.stack([torch.isfinite(norm), *(torch.isfinite(loss).to(norm.device) for _, loss in losses)]).all()
-    if not ranks.sum((~finite).double()).item():
+    checked = [norm] if ranks.size > 1 else [norm, *(loss.to(norm.device) for _, loss in losses)]
+    # Over ranks the norm decides, which is the same on all of them and not finite where a loss is not: no collective.
+    if bool(torch.isfinite(torch.stack([number.float() for number in checked])).all()):
         return None
     for micro, loss in losses:
         if not torch.isfinite(loss):
             return Fault("update", f"the {name}'s loss", row_names(micro.batch, range(len(micro.batch))))
     for weight, parameter in model.named_parameters():
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+        if parameter.grad is not None and not torch.isfinite(local(parameter.grad)).all():
             return Fault("update", f"the {name}'s gradient of {weight}")
     return Fault("update", f"the {name}'s loss or gradient")
 

@@ -69,8 +69,8 @@ def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext,
         return
     book = MetricBook()
     chunks = list(micros(mini, context.config.update, context.sharing))
-    losses: list[tuple[Chunk, Tensor]] = []
     passes = context.ranks.most(len(chunks)) if context.ranks.sharded else len(chunks)
+    losses: list[tuple[Chunk, Tensor]] = []
     for number in range(passes):
         sum_gradients_at(loss.model, last=number == passes - 1)
         if number < len(chunks):

@@ -26,10 +26,10 @@ def machine():
 
 @pytest.fixture(scope="module", params=["ppo", "grpo"])
 def twice(request, model, tmp_path_factory):
-    """An algorithm, the directory of a run of it, and that of another run of its first steps."""
+    """An algorithm, the directory of a run of it, and that of a shorter one that asks for deterministic kernels."""
     one, two = (tmp_path_factory.mktemp(f"{request.param}_{name}") for name in ("one", "two"))
     _, one = start(model, one, *OPTIONS[request.param])
-    _, two = start(model, two, *OPTIONS[request.param], f"trainer.steps={AGAIN}")
+    _, two = start(model, two, *OPTIONS[request.param], f"trainer.steps={AGAIN}", "trainer.deterministic=true")
     return request.param, one, two
 
 

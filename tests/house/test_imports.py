@@ -1,4 +1,4 @@
-"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- run <- verbs."""
+"""Imports point one way: algorithms, protocol, config <- stages <- module, callbacks <- build <- run <- verbs, cli."""
 
 import subprocess
 import sys

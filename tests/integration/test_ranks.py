@@ -154,7 +154,7 @@ def test_collectives_per_step(runs):
     """Few: one per optimizer step for gradients, one per PPO epoch for counts, a handful for the rest of the step."""
     for name, optimizer_steps, epochs in (("ppo", 4, 2), ("grpo", 4, 2)):
         calls = rank_jobs.kept(runs / "2" / name, 2)[0]["calls"][0]
-        assert calls["all_reduce"] <= optimizer_steps + epochs + 6, calls
+        assert calls["all_reduce"] <= optimizer_steps + epochs + 8, calls
         assert calls["all_gather_object"] + calls["gather_object"] <= 6, calls
 
 
