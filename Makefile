@@ -72,8 +72,10 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 	@$(RUN) tests.parity.report
 
 .PHONY: docs
-docs: setup  ## write the pages that come from tables (docs/generate.py)
+docs: setup  ## write what comes from tables: pages, and the schema for editors
 	@$(VENV)/bin/python docs/generate.py
+	@$(RUN) ppo_lightning.recipes.pages docs
+	@$(RUN) ppo_lightning config --json-schema > recipes/recipe.schema.json
 
 clean:  ## remove the environments
 	@rm -rf $(VENV) .venv-verl

@@ -10,9 +10,10 @@ from typing import Any
 import lightning as L
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from ppo_lightning.build import fit, quiet
+from ppo_lightning.build import quiet
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
+from ppo_lightning.run import fit
 
 TIMERS = {
     "generate": ("gen", "update_weights"),

@@ -20,6 +20,7 @@ from draw import dataflow  # noqa: E402
 
 from ppo_lightning.algorithms import ADVANTAGES, POLICY_LOSSES  # noqa: E402
 from ppo_lightning.config.schema import Config  # noqa: E402
+from ppo_lightning.metrics import advice  # noqa: E402
 from ppo_lightning.metrics.guide import SECTIONS, guide_to, matches  # noqa: E402
 from ppo_lightning.metrics.registry import METRICS  # noqa: E402
 from ppo_lightning.metrics.spec import Guide, MetricSpec, logged  # noqa: E402
@@ -238,6 +239,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "fields": fields_block,
     "estimators": estimators_block,
     "losses": losses_block,
+    "warnings": advice.table,
 }
 
 

@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "plan": "estimate a recipe's memory per device, before anything is loaded",
     "export": "copy a run's trained model, or its LoRA adapter, to a folder of its own",
     "model": "packaged models: `model ls`, `model get NAME`",
+    "wandb-view": "make a W&B workspace of the panels that matter",
     "recipes": "recipes: ls, show, cp, get, validate, diff, from-run, import-verl",
     "env": "versions and machine, for a bug report",
 }
@@ -44,8 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = options.run(options)
         sys.stdout.flush()
     except PPOLightningError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USER
+        from ppo_lightning.secrets import redact
+
+        print(f"error: {redact(str(error))}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -1,6 +1,7 @@
 """Rows of a batch in words: what is written to rollouts/ and shown on the console."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ class Shown:
     prompt: str
     response: str
     ground_truth: Any
-    score: float
+    score: float | None
 
 
 def rollout_rows(batch: DataProto, tokenizer: Any, token_budget: int = 0) -> list[dict[str, Any]]:
@@ -67,6 +68,26 @@ def rollout_rows(batch: DataProto, tokenizer: Any, token_budget: int = 0) -> lis
         if spent <= token_budget:
             own["tokens"] = token_values(tensors, row, length, pieces)
         rows.append(own | {name: value for name, value in beside.items() if name not in own})
+    return rows
+
+
+def numbered(batch: DataProto, rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Put its number among the rows of all ranks before what was made of each row."""
+    return list(zip(batch.tensors()["global_row"].tolist(), rows, strict=True))
+
+
+def in_order(parts: Iterable[list[tuple[int, dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """Join the numbered rows of all ranks in the order that they belong in."""
+    return [row for _, row in sorted((pair for part in parts for pair in part), key=lambda pair: pair[0])]
+
+
+def within_budget(rows: list[dict[str, Any]], token_budget: int) -> list[dict[str, Any]]:
+    """Take `tokens` off all but the first rows, up to so many response tokens: ranks have kept more together."""
+    spent = 0
+    for row in rows:
+        spent += row["response_length"]
+        if spent > token_budget:
+            row.pop("tokens", None)
     return rows
 
 

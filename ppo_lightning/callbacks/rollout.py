@@ -59,6 +59,8 @@ class RolloutCallback(L.Callback):
     ) -> None:
         """Generate and score the validation rows."""
         self._sync(pl_module)
+        if not len(batch):  # this rank's part of a few rows
+            return
         book = MetricBook()
         self.roller.fill(batch, {}, book)
         score_rows(batch, pl_module.score_batch, book)
@@ -106,8 +108,7 @@ def data_of(trainer: L.Trainer) -> PromptDataModule:
 
 def further_rows(trainer: L.Trainer, module: PPOModule, number: int) -> DataProto:
     """Return the rows of a further draw of the step at hand, on the module's device."""
-    draw = f"{module.step + 1}-{module.ranks.rank}-draw{number}"
-    return module.open_rows(data_of(trainer).draw(number), draw, training=True).to(module.device)
+    return module.open_rows(data_of(trainer).draw(number), training=True, draw=number).to(module.device)
 
 
 def check_weights(engine: Engine, actor: Any) -> None:

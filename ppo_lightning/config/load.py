@@ -242,13 +242,20 @@ def _problem(key: str, written: str, value: Any, origin: str, known: dict[str, A
                 f"{where} is a section: set its keys, such as {next(k for k in known if k.startswith(written + '.'))}"
             )
         return f"{where} is not an option.{nearest(written, list(known))}"
-    if isinstance(value, str) and "oc.env" in value and SECRET.search(value):
+    if any("oc.env" in text and SECRET.search(text) for text in _texts(value)):
         return f"{where} would copy a secret from the environment into the run directory: leave it in the environment"
     choices = known[key].metadata["choices"]
     if choices and value not in choices:
         names = [str(choice) for choice in choices]
         return f"{where} must be one of {', '.join(names)}; got {value!r}.{nearest(str(value), names)}"
     return None
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts in a nested value."""
+    if isinstance(value, dict | list):
+        return [text for item in (value.values() if isinstance(value, dict) else value) for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
 
 
 def _merge(

@@ -278,9 +278,11 @@ class LoggingConfig:
 
     wandb: str = option("off", "Weights & Biases", ("off", "offline", "online"))
     project: str = option("ppo_lightning", "W&B project")
-    tensorboard: bool = option(False, "write TensorBoard files into the run directory")
+    loggers: list[str] = option([], "further files in the run directory: tensorboard, csv")
     samples_per_step: int = option(2, "completions shown on the console per step")
-    rollouts: bool = option(True, "write every rollout to rollouts/step_N.jsonl")
+    rollouts: str = option(
+        "jsonl", "how rollouts/ is written: verl's keys or TRL's columns", ("jsonl", "parquet", "off")
+    )
 
 
 @dataclass(frozen=True)

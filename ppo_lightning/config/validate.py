@@ -142,12 +142,18 @@ def _arithmetic(config: Config) -> Iterator[str]:
 
 
 def _devices(config: Config) -> Iterator[str]:
-    """What is trained over several ranks is not proved equal to one rank yet, so it is refused."""
-    if config.trainer.strategy != "single" or ranks(config) > 1:
+    if config.trainer.strategy == "single" and ranks(config) > 1:
         yield (
-            f"trainer.strategy={config.trainer.strategy} on {ranks(config)} device(s) is not available yet: use "
-            "trainer.strategy=single, trainer.devices=1 and trainer.nodes=1"
+            f"trainer.strategy=single runs on one device, got trainer.devices={config.trainer.devices} x trainer.nodes="
+            f"{config.trainer.nodes}: use strategy=ddp, or strategy=fsdp where a model does not fit on one device"
         )
+
+
+def _sharded(config: Config) -> Iterator[str]:
+    """What works on whole tensors, where fsdp cuts them."""
+    for key, on in (("model.lora_rank", config.model.lora_rank), ("trainer.offload", config.trainer.offload)):
+        if config.trainer.strategy == "fsdp" and on:
+            yield f"{key}={on} needs whole weights on each rank: use trainer.strategy=ddp, or leave {key} off"
 
 
 def _algorithm(config: Config) -> Iterator[str]:
@@ -241,6 +247,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _ranges,
     _arithmetic,
     _devices,
+    _sharded,
     _algorithm,
     _order,
     _engine,

@@ -203,10 +203,11 @@ def _select(state: Decoding, rows: list[int]) -> Decoding:
 
 
 def build_transformers(config: Config, module: Any) -> TransformersEngine:
-    """Decode with the policy itself, or with a copy of it where `rollout.dtype` asks for another type."""
+    """Decode with the policy itself, or with a copy where it is sharded or `rollout.dtype` asks for another type."""
     rollout, policy = config.rollout, module.actor
-    if rollout.dtype not in ("model", config.model.dtype):
-        policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
+    dtype = config.model.dtype if rollout.dtype == "model" else rollout.dtype
+    if dtype != config.model.dtype or module.ranks.sharded:  # a sharded policy cannot decode by itself
+        policy = load_causal_lm(replace(config.model, dtype=dtype))
         policy.requires_grad_(requires_grad=False).to(module.device)
     context = getattr(policy.config, "max_position_embeddings", None) or 2**31
     pad, shared = module.tokenizer.pad_token_id, policy is module.actor

@@ -185,6 +185,11 @@ def no_balancing(config: Config) -> str | None:
     return None if config.trainer.balance_batch else "trainer.balance_batch=false"
 
 
+def no_groups(config: Config) -> str | None:
+    """Every prompt is sampled once."""
+    return "rollout.rollouts_per_prompt=1" if config.rollout.rollouts_per_prompt == 1 else None
+
+
 def no_score_norms(config: Config) -> str | None:
     """The estimator is no token baseline (`algorithm.adv_estimator`)."""
     estimator = find_estimator(ADVANTAGES, config.algorithm.adv_estimator)

@@ -126,6 +126,9 @@ def _remarks(settings: Settings, made: Imported) -> None:
     elif not custom:
         made.notes.append("verl picks a rule by data_source; here reward.scorer=auto does, where one belongs to it.")
     _remarks_on_sizes(settings, made)
+    others = sorted({str(name) for name in settings["trainer.logger"]} - {"console", "wandb", "file"})
+    if others:
+        made.notes.append(f"trainer.logger lists {', '.join(others)}: see the section `logging` for what is available.")
     if engine not in ENGINES:
         made.notes.append(f"rollout.name={engine} is not available here: vllm generates instead.")
     for key in ("data.train_files", "data.val_files"):

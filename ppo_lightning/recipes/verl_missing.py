@@ -61,6 +61,7 @@ WITHOUT: tuple[tuple[str, str], ...] = (
         "trainer.log_val_generations",
         "every response is in the run directory; the console shows logging.samples_per_step",
     ),
+    ("trainer.rollout_data_dir", "responses are in the run directory (logging.rollouts)"),
     ("trainer.validation_data_dir", "validation responses are in the run directory (logging.rollouts)"),
     ("*.checkpoint.*", "a checkpoint holds all that a resume needs; the model in Hugging Face layout"),
     ("*ckpt*", "a checkpoint holds all that a resume needs; the model in Hugging Face layout"),
@@ -138,7 +139,7 @@ WITHOUT: tuple[tuple[str, str], ...] = (
     ("data.custom_cls.*", "data.train=module:function"),
     ("data.validation_shuffle", "validation rows keep their order"),
     ("data.filter_overlong_prompts_workers", "rows load in no time"),
-    ("data.use_shm", "where verl copies files to"),
+    ("data.dataloader_num_workers", "rows load in no time; data.workers if they should not"),
     ("data.trust_remote_code", "model.trust_remote_code"),
 )
 

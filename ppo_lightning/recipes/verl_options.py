@@ -55,7 +55,6 @@ OPTIONS: tuple[Option, ...] = (
     Option("data.val_max_samples", -1, "data.max_val_rows", rule.null_if_negative, "first rows; verl: a sample"),
     Option("data.train_batch_size", 1024, "data.prompts_per_step"),
     Option("data.shuffle", True, "data.shuffle"),
-    Option("data.dataloader_num_workers", 8, "data.workers", lambda *_: rule.SKIP, "not carried: rows load in no time"),
     Option(f"{_ROLLOUT}.name", "vllm", "rollout.engine", rule.engine, "sglang and trtllm become vllm"),
     Option(f"{_ROLLOUT}.n", 1, "rollout.rollouts_per_prompt"),
     Option(f"{_ROLLOUT}.temperature", 1.0, "rollout.temperature", rule.number),
@@ -162,10 +161,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("trainer.balance_batch", True, "trainer.balance_batch", note="within mini-batches here"),
     Option("trainer.save_freq", -1, "checkpoint.every_steps", rule.zero_if_negative, "-1 is 0"),
     Option("trainer.max_actor_ckpt_to_keep", None, "checkpoint.keep", rule.keep, "null, all, is a large number"),
-    Option("trainer.logger", ["console", "wandb"], "logging.wandb", rule.wandb),
-    Option("trainer.logger", ["console", "wandb"], "logging.tensorboard", rule.tensorboard),
+    Option("trainer.logger", ["console", "wandb"], "logging.wandb", rule.wandb, "online if it lists wandb"),
+    Option("trainer.logger", ["console", "wandb"], "logging.loggers", rule.loggers),
     Option("trainer.project_name", "verl_examples", "logging.project"),
-    Option("trainer.rollout_data_dir", None, "logging.rollouts", rule.rollouts, "in the run directory here"),
 )
 
 READ_BY_RULES: dict[str, Any] = {

@@ -199,9 +199,9 @@ def wandb(value: Any, _: Settings) -> Any:
     return "online" if "wandb" in list(value) else "off"
 
 
-def tensorboard(value: Any, _: Settings) -> Any:
-    """On if the list of loggers names it."""
-    return "tensorboard" in list(value)
+def loggers(value: Any, _: Settings) -> Any:
+    """Of verl's list, TensorBoard; W&B is an option of its own."""
+    return ["tensorboard"] if "tensorboard" in list(value) else []
 
 
 def keep(value: Any, settings: Settings) -> Any:
@@ -221,8 +221,3 @@ def penalty(value: Any, settings: Settings) -> Any:
     """The penalty factor where the overlong buffer is on."""
     on = settings["reward.reward_kwargs.overlong_buffer_cfg.enable"]
     return float(value) if on and value is not None else SKIP
-
-
-def rollouts(value: Any, _: Settings) -> Any:
-    """A folder for dumps means dumps; verl writes none without."""
-    return value is not None

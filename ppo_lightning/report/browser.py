@@ -45,7 +45,7 @@ def samples(run: Run, budget: int = BYTES) -> Samples:
     files.sort(key=lambda item: (item[1], KINDS.index(item[0])))
     found = Samples()
     if not files:
-        found.rule = "The run wrote no rollouts (logging.rollouts=false), or ended before its first step."
+        found.rule = "The run wrote no rollouts (logging.rollouts=off), or ended before its first step."
         return found
     chosen = evenly(files, budget // max(_typical_bytes(files), 1))
     waiting: list[str] = []

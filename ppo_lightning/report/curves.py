@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ppo_lightning.errors import ConfigError
+from ppo_lightning.metrics.guide import guide_to
 from ppo_lightning.metrics.panels import PANELS
 from ppo_lightning.metrics.registry import lookup
 from ppo_lightning.report.numbers import rounded
@@ -89,7 +90,7 @@ def sections(keys: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def definitions(keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return what each key means, from the registry; a key of a user's own that it does not know is absent."""
+    """Return what each key means, from the registry and the guide; a key that they do not know is absent."""
     found = {}
     for key in keys:
         try:
@@ -103,6 +104,8 @@ def definitions(keys: Iterable[str]) -> dict[str, dict[str, str]]:
             "unit": spec.unit,
             "stage": spec.stage,
         }
+        for guide in guide_to(spec.key)[:1]:
+            found[key] |= {"meaning": guide.meaning, "healthy": guide.healthy, "action": guide.action}
     return found
 
 

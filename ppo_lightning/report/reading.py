@@ -1,6 +1,7 @@
 """Read a run directory for a report: whatever is there, also of a run that died. Imports no torch."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ppo_lightning.config.schema import leaves
 from ppo_lightning.errors import DataError
 from ppo_lightning.report.dumps import Row, dumps, json_lines
-from ppo_lightning.run_dir import CONFIG, METRICS, read_metrics
+from ppo_lightning.run_dir import CONFIG, ENVIRONMENT, METRICS, read_metrics
 
 RECIPE, WARNINGS, FAILURE = "recipe.yaml", "warnings.jsonl", "failure.txt"
 
@@ -27,6 +28,7 @@ class Run:
         config: option -> value.
         recipe: text of recipe.yaml, if the run has one.
         warnings: lines of warnings.jsonl.
+        environment: where it ran, as environment.json tells.
         failure: what ended the run, if it was not its last step or a signal.
     """
 
@@ -37,6 +39,7 @@ class Run:
     recipe: str | None
     warnings: tuple[Row, ...]
     failure: str | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def keys(self) -> list[str]:
@@ -80,6 +83,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
         recipe=_text(path / RECIPE),
         warnings=tuple(json_lines(path / WARNINGS)),
         failure=_text(path / FAILURE),
+        environment=_read_environment(path / ENVIRONMENT),
     )
 
 
@@ -97,6 +101,14 @@ def read_runs(paths: list[Path]) -> list[Run]:
 
 def _text(file: Path) -> str | None:
     return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
+
+
+def _read_environment(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -188,6 +188,12 @@ def test_text_can_be_read_in_both_colours(browser, pages, shade):
     pairs += [(f"--c{number}", "--ground", 3) for number in range(9)]
     for fore, back, least in pairs:
         assert contrast(browser.evaluate(f"[Page.colour('{fore}'), Page.colour('{back}')]")) >= least, (fore, back)
+    text, ground, deepest = browser.evaluate("[Page.colour('--text'), Page.colour('--raised'), Tokens.DEEPEST]")
+    for end in ("--low", "--high"):
+        shade = [int(part) for part in browser.evaluate(f"Page.colour('{end}')").split(",")]
+        below = [int(ground[place : place + 2], 16) for place in (1, 3, 5)]
+        mixed = [round(deepest * over + (1 - deepest) * under) for over, under in zip(shade, below, strict=True)]
+        assert contrast([text, "#" + "".join(f"{part:02x}" for part in mixed)]) >= 4.5, end
 
 
 def contrast(pair):

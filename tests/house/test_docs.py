@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import generate
 
 PAGES = sorted(name for name in tracked() if name.endswith(".md") and not name.startswith("tests/"))
-TO_COME = {"warnings.md", "scaling.md", "reliability.md", "from_verl.md", "from_trl.md"}
+TO_COME = {"warnings.md", "scaling.md", "reliability.md"}
 """Pages that others link to already; a page that is there need not be named here."""
 
 METRICS_TO_COME = {

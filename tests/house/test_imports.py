@@ -1,4 +1,4 @@
-"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- verbs <- cli."""
+"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- run <- cli."""
 
 import subprocess
 import sys
@@ -18,13 +18,17 @@ LAYERS = (
         "data",
         "parallel",
         "run_dir",
+        "dumps",
+        "secrets",
+        "background",
         "environment",
         "samples",
         "signals",
         "loggers",
     },
     {"module", "callbacks", "checkpoint", "report", "explain"},
-    {"build", "export", "invariance", "offline", "plan", "recipes"},
+    {"build", "export", "invariance", "offline", "plan", "recipes", "wandb_view"},
+    {"run"},
     {"verbs"},
     {"cli", "__main__"},
 )

@@ -9,10 +9,11 @@ import lightning as L
 import pytest
 import torch
 
-from ppo_lightning.build import fit, quiet
+from ppo_lightning.build import quiet
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
 from ppo_lightning.models import packaged
+from ppo_lightning.run import fit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_models import save_small

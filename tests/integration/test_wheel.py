@@ -83,6 +83,10 @@ def test_a_stranger_trains_in_an_empty_folder(installed, tiny_model, tmp_path):
     assert [line["step"] for line in steps] == [0, 1, 2]
     assert steps[2]["actor/ppo_kl"] == 0.0
     assert (folder / "checkpoints" / "step_000002" / "actor" / "model.safetensors").is_file()
+    (folder / "report.html").unlink()  # the run left one; the verb makes it again
+    code, told = call(command, "report", folder, cwd=tmp_path)
+    assert code == 0, told
+    assert (folder / "report.html").stat().st_size > 10_000
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"my.yaml", "my_loss.py", "runs"}
 
 

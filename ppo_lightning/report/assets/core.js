@@ -65,10 +65,7 @@ window.Page = (() => {
     const shade = choice === "auto" ? (dark.matches ? "dark" : "light") : choice;
     document.documentElement.dataset.theme = shade;
     const button = byId("theme");
-    if (button) {
-      button.textContent = choice;
-      button.setAttribute("aria-label", `Colours: ${choice === "auto" ? "as the system" : choice}`);
-    }
+    if (button) button.textContent = `colours: ${choice}`;
     listeners.forEach((told) => told());
   }
   dark.addEventListener("change", paint);
@@ -89,19 +86,24 @@ window.Page = (() => {
   let pinned = null;
   function showTip(anchor) {
     const tip = byId("tip"), key = anchor.dataset.key, known = definitions[key];
-    const rows = known
-      ? [["reduction", known.reduction], ["numerator", known.numerator], ["denominator", known.denominator], ["unit", known.unit], ["stage", known.stage]]
+    const plain = (text) => (text === "-" ? "none" : text.replace(/`/g, ""));
+    const names = [["numerator"], ["denominator"], ["reduction"], ["unit"], ["stage"], ["healthy"], ["action", "if not"]];
+    const rows = known ? names.filter(([name]) => known[name]).map(([name, shown]) => [shown || name, plain(known[name])])
       : [["", "not declared: a metric of your own"]];
     tip.replaceChildren(
       el("strong", { class: "mono" }, key),
-      el("dl", {}, rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text === "-" ? "none" : text)])),
+      known && known.meaning ? el("p", {}, plain(known.meaning)) : "",
+      el("dl", {}, rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])),
     );
     tip.hidden = false;
-    const box = anchor.getBoundingClientRect(), width = tip.offsetWidth, height = tip.offsetHeight;
+    tip.style.maxHeight = "";
+    const box = anchor.getBoundingClientRect(), width = tip.offsetWidth, above = box.top - 14, under = window.innerHeight - box.bottom - 14;
+    const below = tip.offsetHeight <= under || under >= above;
+    tip.style.maxHeight = `${below ? under : above}px`;
+    const height = tip.offsetHeight;
     const left = Math.max(8, Math.min(box.left, document.documentElement.clientWidth - width - 8));
-    const below = box.bottom + 6 + height < window.innerHeight;
     tip.style.left = `${left + window.scrollX}px`;
-    tip.style.top = `${(below ? box.bottom + 6 : Math.max(box.top - height - 6, 8)) + window.scrollY}px`;
+    tip.style.top = `${(below ? box.bottom + 6 : box.top - height - 6) + window.scrollY}px`;
     anchor.setAttribute("aria-describedby", "tip");
   }
   function hideTip(anchor) {
@@ -112,7 +114,15 @@ window.Page = (() => {
   function watchKeys(table) {
     definitions = table;
     const of = (event) => (event.target.closest ? event.target.closest("button.key") : null);
-    document.addEventListener("pointerover", (event) => { const key = of(event); if (key && !pinned && event.pointerType === "mouse") showTip(key); });
+    /* After Esc a name under a pointer that rests stays quiet. */
+    let x = 0, y = 0, quiet = false;
+    document.addEventListener("pointerover", (event) => {
+      if (event.clientX !== x || event.clientY !== y) quiet = false;
+      [x, y] = [event.clientX, event.clientY];
+      const key = of(event);
+      if (key && !pinned && !quiet && event.pointerType === "mouse") showTip(key);
+    });
+    document.addEventListener("pointermove", (event) => { [x, y] = [event.clientX, event.clientY]; });
     document.addEventListener("pointerout", (event) => { const key = of(event); if (key && !pinned && event.pointerType === "mouse") hideTip(key); });
     document.addEventListener("focusin", (event) => { const key = of(event); if (key) showTip(key); });
     document.addEventListener("focusout", (event) => { const key = of(event); if (key) hideTip(key); });
@@ -122,7 +132,7 @@ window.Page = (() => {
       if (pinned === key) hideTip(key);
       else { showTip(key); pinned = key; }
     });
-    document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(pinned); });
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape") { hideTip(pinned); quiet = true; } });
   }
 
   const say = (text) => { byId("spoken").textContent = text; };

@@ -15,7 +15,7 @@ window.Timing = (() => {
     const at = el("span", { class: "at" }, ""), plot = el("div", { class: "plot", style: `min-height: ${HEIGHT}px`, role: "img", "aria-label": `Seconds per step by stage: ${stages.map((name, place) => `${name} ${Math.round(100 * share[place])} %`).join(", ")}` });
     const now = stages.map(() => el("td", { class: "right" }, ""));
     body.replaceChildren(
-      el("article", { class: "chart" }, el("h4", {}, span > 1 ? `seconds per step, each column the mean of ${span} steps` : "seconds per step", at), plot),
+      el("article", { class: "chart" }, el("h3", {}, span > 1 ? `seconds per step, each column the mean of ${span} steps` : "seconds per step", at), plot),
       el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Seconds by stage" }, el("table", { class: "numbers timing-table" },
         el("thead", {}, el("tr", {}, ["stage", "seconds in all", "share", "ms per token", "pointed at"].map((text, place) => el("th", { scope: "col", class: place ? "right" : "" }, text)), el("th", { scope: "col" }, "what"))),
         el("tbody", {}, stages.map((name, place) => el("tr", {},

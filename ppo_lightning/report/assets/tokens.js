@@ -2,6 +2,7 @@
 "use strict";
 window.Tokens = (() => {
   const { el } = Page;
+  const DEEPEST = 0.45; /* deeper, and text on it could not be read in the dark */
   const MODES = {
     plain: "no colour",
     gap: "log-prob gap, trainer - engine",
@@ -22,7 +23,7 @@ window.Tokens = (() => {
   function shade(value, mode, top) {
     if (mode === "plain" || value === null || value === undefined || !top) return "";
     if (mode === "mask") return value ? "" : "rgba(var(--low), 0.35)";
-    const part = Math.min(Math.abs(value) / top, 1) * 0.55;
+    const part = Math.min(Math.abs(value) / top, 1) * DEEPEST;
     return part < 0.01 ? "" : `rgba(var(--${value < 0 ? "low" : "high"}), ${part.toFixed(3)})`;
   }
 
@@ -59,7 +60,7 @@ window.Tokens = (() => {
       const signed = remember.mode !== "plain" && remember.mode !== "mask";
       scale.replaceChildren(...(signed ? [
         `-${exact(top)}`,
-        el("span", { class: "ramp", style: "background: linear-gradient(90deg, rgba(var(--low), 0.55), transparent, rgba(var(--high), 0.55))" }),
+        el("span", { class: "ramp", style: `background: linear-gradient(90deg, rgba(var(--low), ${DEEPEST}), transparent, rgba(var(--high), ${DEEPEST}))` }),
         `+${exact(top)}`] : []));
     }
     function pick(place) {
@@ -86,5 +87,5 @@ window.Tokens = (() => {
     return [el("div", { class: "tools" }, el("label", {}, "Colour by ", choose), scale), text, readout];
   }
 
-  return { view };
+  return { view, DEEPEST };
 })();

@@ -50,7 +50,7 @@ def test_every_recipe_and_preset_fits_the_schema():
     [
         {"actor": {"learning_rate": 1}},
         {"actor": {"lr": "fast"}},
-        {"rollout": {"engine": "sglang"}},
+        {"rollout": {"dtype": "float8"}},
         {"defaults": [{"algorithm": "ppoo"}]},
         {"expect": {"metric": "a"}},
         {"expect": {"metric": "a", "atleast": 1}},

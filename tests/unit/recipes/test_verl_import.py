@@ -183,5 +183,7 @@ def test_verb(tmp_path, capsys):
     assert load(target).config.update.sequences_per_minibatch == 512
     assert main(["recipes", "import-verl", str(FILES / "verl_grpo.sh"), "--output", str(target)]) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main(["recipes", "import-verl", "algorithm.adv_estimator=grpo"]) == 0
-    assert 'adv_estimator: "grpo"' in capsys.readouterr().out
+    assert main(["recipes", "import-verl", "algorithm.adv_estimator=grpo", "trainer.n_gpus_per_node=1"]) == 1
+    shown = capsys.readouterr().out
+    assert 'adv_estimator: "grpo"' in shown
+    assert "# to be settled: algorithm.adv_estimator=grpo compares the rollouts of one prompt" in shown  # n is 1

@@ -74,3 +74,4 @@ def test_definitions_come_from_the_registry():
     found = definitions(["response_length/mean", "val-core/sums/acc/mean@1", "mine/b"])
     assert sorted(found) == ["response_length/mean", "val-core/sums/acc/mean@1"]
     assert found["response_length/mean"]["denominator"] == "rows, aborted ones included"
+    assert found["response_length/mean"]["action"]

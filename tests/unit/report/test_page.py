@@ -175,6 +175,14 @@ def test_no_rollouts_is_said(tmp_path):
     assert "wrote no rollouts" in data_of(text)["core"]["runs"][0]["samples"]["rule"]
 
 
+def test_where_it_ran_is_told(made):
+    folder = made()
+    (folder / "environment.json").write_text('{"device": "cpu <2>"}')
+    assert "cpu &lt;2&gt;" in report_html([read_run(folder)])
+    (folder / "environment.json").write_text('{"device": ')
+    assert read_run(folder).environment == {}
+
+
 def test_options_that_differ_are_listed(made):
     run = read_run(made(lr=3e-5))
     assert run.changed()["actor.lr"] == (3e-5, 1e-6)
