@@ -68,12 +68,6 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the model's parameters by name, whole, one at a time; with a sharded model on every rank."""
-    for name, parameter in model.named_parameters():
-        yield name, whole(parameter.detach()) if isinstance(parameter, DTensor) else parameter
-
-
 def like(value: Any, template: Any) -> Any:
     """Return a whole tensor, equal on all ranks, cut as `template` is; as it is where that is whole."""
     if not isinstance(template, DTensor) or isinstance(value, DTensor) or not isinstance(value, Tensor):
