@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.errors import CheckpointError
-from ppo_lightning.models.lora import has_adapter, load_adapter, named_weights, save_adapter, save_merged
+from ppo_lightning.models.lora import has_adapter, load_adapter, named_weights, save_adapter, save_whole
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.sharding import like, load_state, local, whole, whole_state
 
@@ -28,10 +28,7 @@ def gathered(module: PPOModule) -> dict[str, dict[str, Any]]:
 
 def write_weights(folder: Path, module: PPOModule, states: dict[str, dict[str, Any]]) -> None:
     """Write models and optimizers into a new folder; `states` are those of sharded models (`gathered`)."""
-    if states:
-        module.actor.save_pretrained(folder / ACTOR, state_dict=states["actor"])
-    else:
-        save_merged(module.actor, folder / ACTOR)
+    save_whole(module.actor, folder / ACTOR, states["actor"] if states else None)
     if has_adapter(module.actor):
         save_adapter(module.actor, folder / ADAPTER)
     module.tokenizer.save_pretrained(folder / ACTOR)

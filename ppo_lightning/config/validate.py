@@ -147,11 +147,13 @@ def _devices(config: Config) -> Iterator[str]:
             f"trainer.strategy=single runs on one device, got trainer.devices={config.trainer.devices} x trainer.nodes="
             f"{config.trainer.nodes}: use strategy=ddp, or strategy=fsdp where a model does not fit on one device"
         )
-    if config.trainer.strategy == "fsdp" and config.model.lora_rank:
-        yield (
-            f"model.lora_rank={config.model.lora_rank} does not go with trainer.strategy=fsdp: the adapter of a sharded "
-            "model cannot be merged for the engine; use strategy=ddp, or model.lora_rank=0"
-        )
+
+
+def _sharded(config: Config) -> Iterator[str]:
+    """What works on whole tensors, where fsdp cuts them."""
+    for key, on in (("model.lora_rank", config.model.lora_rank), ("trainer.offload", config.trainer.offload)):
+        if config.trainer.strategy == "fsdp" and on:
+            yield f"{key}={on} needs whole weights on each rank: use trainer.strategy=ddp, or leave {key} off"
 
 
 def _algorithm(config: Config) -> Iterator[str]:
@@ -258,6 +260,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _ranges,
     _arithmetic,
     _devices,
+    _sharded,
     _algorithm,
     _order,
     _engine,

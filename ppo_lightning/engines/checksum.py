@@ -6,11 +6,12 @@ An engine that packs its weights for a kernel can still give columns of them exa
 
 import warnings
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from ppo_lightning.models.lora import named_weights
+from ppo_lightning.models.lora import weight_readers
 from ppo_lightning.parallel.sharding import whole
 
 COLUMNS = 8
@@ -39,16 +40,15 @@ def column_checksum(policy: nn.Module, dtype: torch.dtype, version: int, names: 
     Raises:
         KeyError: the policy has no weight of that name.
     """
-    wanted = set(names)
-    found = {name: pick(weight.detach(), version).to(dtype) for name, weight in named_weights(policy) if name in wanted}
-    if HEAD in wanted:
-        found[HEAD] = pick(whole(policy.get_output_embeddings().weight.detach()), version).to(dtype)
-    return checksum((name, found[name]) for name in sorted(wanted))
+    readers = weight_readers(policy)
+    readers[HEAD] = partial(whole, policy.get_output_embeddings().weight)
+    parts = ((name, pick(readers[name]().detach(), version).to(dtype)) for name in sorted(names))
+    return checksum(parts)
 
 
 def checksum_of_policy(policy: nn.Module, dtype: torch.dtype, version: int, names: list[str]) -> float | None:
     """Return the checksum that an engine must have which can show the named weights; None if it shows none of them."""
-    mine = {name for name, _ in named_weights(policy)}
+    mine = set(weight_readers(policy))
     hidden = mine - set(names)
     if hidden:
         warnings.warn(

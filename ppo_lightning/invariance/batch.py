@@ -92,7 +92,7 @@ def small(config: Config, batch: DataProto | None = None) -> Config:
 
 def _rolled_out(module: PPOModule, config: Config) -> DataProto:
     data = PromptDataModule(config, module.tokenizer, lambda text: None)
-    rows = module.open_rows(data.draw(0), draw="check", training=True)
+    rows = module.open_rows(data.draw(0), training=True)
     requests = [Request(i, tuple(ids), (1, i)) for i, ids in enumerate(rows.non_tensor_batch["raw_prompt_ids"])]
     engine = TransformersEngine(module.actor, module.tokenizer.pad_token_id, len(requests), 2**31)
     width = config.rollout.response_tokens

@@ -35,7 +35,7 @@ class Check:
         """Run one split of a configuration and compare it with all rows at once."""
         expected = self._whole(config)
         run = measure_on_ranks if split.ranks else measure
-        return difference(run(self.rows, self.module, applied(config, split)), expected, split.ranks)
+        return difference(run(self.rows, self.module, applied(config, split)), expected)
 
     def _whole(self, config: Config) -> Measured:
         if self.at_once is None or self.at_once[0] != config:

@@ -12,10 +12,6 @@ GRADIENT_TOLERANCE, NUMBER_TOLERANCE, NOTHING = 1e-6, 1e-5, 1e-6
 """Largest relative differences that rounding explains; numbers below NOTHING apart are equal."""
 
 
-BEFORE_AVERAGING = ("actor/grad_norm", "critic/grad_norm", "variance_proxy/")
-"""Numbers of a gradient that the strategy averages in its own backward, which a thread has not."""
-
-
 @dataclass(frozen=True)
 class Split:
     """One way of splitting the rows.
@@ -95,15 +91,13 @@ def _with(config: Config, split: UpdateConfig, update: UpdateConfig) -> Config:
     )
 
 
-def difference(found: Measured, expected: Measured, ranks: bool = False) -> Difference:
-    """Compare one split with all rows at once; over ranks gradients are compared where they are averaged."""
+def difference(found: Measured, expected: Measured) -> Difference:
+    """Compare one split with all rows at once."""
     losses = {"actor": ("actor/loss",), "critic": ("critic/vf_loss",)}
     of_loss = {key for keys in losses.values() for key in keys}
     apart = {key: _number(found.metrics.get(key), value) for key, value in expected.metrics.items()}
     apart |= {key: float("inf") for key in found.metrics.keys() - expected.metrics.keys()}
     others = {key: value for key, value in apart.items() if key not in of_loss}
-    if ranks:
-        others = {key: value for key, value in others.items() if not key.startswith(BEFORE_AVERAGING)}
     worst = max(others, key=others.__getitem__, default="")
     return Difference(
         {name: max(apart[key] for key in keys) for name, keys in losses.items() if set(keys) <= apart.keys()},

@@ -5,8 +5,9 @@ the reference needs no weights of its own. Merged weights are computed beside th
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +93,26 @@ def reference_policy(actor: nn.Module, reference: nn.Module | None) -> Iterator[
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the model's weights under the names that it has without an adapter, merged where there is one.
 
-    Of a sharded model each is gathered, one at a time, on every rank.
-
-    A merged matrix is a new tensor, made when it is asked for: the trained ones are read and never changed.
+    A merged matrix is a new tensor, made when it is asked for: the trained ones are read and never changed. With a
+    sharded model whole ones are gathered, on every rank.
     """
+    for name, read in weight_readers(model).items():
+        yield name, read()
+
+
+def weight_readers(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
+    """Return how each of the weights that `named_weights` yields is read, without reading any."""
     merged = dict(_layers(model))
+    found: dict[str, Callable[[], Tensor]] = {}
     for name, parameter in model.named_parameters():
         place, base, last = name.partition(BASE)
         if base and place in merged and last == ".weight":
-            yield f"{place}.weight", merge(merged[place])
+            found[f"{place}.weight"] = partial(merge, merged[place])
         elif base and place in merged:
-            yield f"{place}{last}", parameter
+            found[f"{place}{last}"] = partial(whole, parameter)
         elif ".lora_" not in name:
-            yield name, whole(parameter)
+            found[name] = partial(whole, parameter)
+    return found
 
 
 def merge(layer: Any) -> Tensor:
@@ -123,9 +131,15 @@ def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def save_merged(model: Any, folder: Path) -> None:
-    """Write a whole Hugging Face folder, with merged weights where there is an adapter."""
-    model.save_pretrained(folder, state_dict=dict(named_weights(model)) if has_adapter(model) else None)
+def save_whole(model: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+    """Write a whole Hugging Face folder, with merged weights where there is an adapter.
+
+    Args:
+        model: of transformers.
+        folder: to write into.
+        state: the gathered weights of a sharded model, which has no adapter.
+    """
+    model.save_pretrained(folder, state_dict=dict(named_weights(model)) if has_adapter(model) else state)
 
 
 def save_adapter(model: nn.Module, folder: Path) -> None:

@@ -72,7 +72,7 @@ def like(value: Any, template: Any) -> Any:
     """Return a whole tensor, equal on all ranks, cut as `template` is; as it is where that is whole."""
     if not isinstance(template, DTensor) or isinstance(value, DTensor) or not isinstance(value, Tensor):
         return value
-    placed = value.to(template.device)
+    placed = value.to(template.device)  # of its own type: an optimizer may keep float32 beside a smaller weight
     return distribute_tensor(placed, template.device_mesh, template.placements)
 
 

@@ -22,7 +22,7 @@ from ppo_lightning.models.lora import (
     named_weights,
     reference_policy,
     save_adapter,
-    save_merged,
+    save_whole,
 )
 
 IDS = torch.arange(12).reshape(2, 6)
@@ -134,7 +134,7 @@ def test_files_give_back_the_same_policy(adapted, base, tmp_path):
     from peft import PeftModel
 
     base.save_pretrained(tmp_path / "base")
-    save_merged(adapted, tmp_path / "actor")
+    save_whole(adapted, tmp_path / "actor")
     save_adapter(adapted, tmp_path / "adapter")
     assert torch.allclose(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "actor")), logits(adapted), atol=1e-4)
     peft = PeftModel.from_pretrained(base, tmp_path / "adapter")
