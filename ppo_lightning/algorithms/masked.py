@@ -80,15 +80,15 @@ def clear_masked(values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"]) 
 def token_counts(mask: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
     """Count the kept entries along the last dimension."""
     # PyTorch adds up booleans ten times slower than numbers on a CPU.
-    return (mask.float() if mask.dtype == torch.bool else mask).sum(-1).double()
+    return exact_sums(mask) if mask.dtype == torch.bool else mask.sum(-1).double()
 
 
-def exact_sums(values: Float[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
+def exact_sums(values: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
     """Add up along the last dimension in float64."""
     if values.device.type != "cpu":
         return values.sum(-1, dtype=torch.float64)
     # PyTorch converts all values first on a CPU, NumPy a few at a time.
-    return torch.as_tensor(values.detach().numpy().sum(-1, dtype=np.float64))
+    return torch.as_tensor(np.einsum("...t->...", values.detach().numpy(), dtype=np.float64))
 
 
 @torch.no_grad()

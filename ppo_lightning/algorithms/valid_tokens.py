@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
-# Powers of the decay may span this factor before float32 could overflow.
-LARGEST_POWER = 2.0**60
+# float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
+LARGEST_POWER = 2.0**96
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,11 @@ class ValidTokens:
 
     kept: Bool[Tensor, "B R"]
     column: Int64[Tensor, "B R"] | None
+
+    @property
+    def leading(self) -> bool:
+        """Whether the valid tokens of every row lead it."""
+        return self.column is None
 
     def pack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Move the values of valid tokens to the head of their rows and fill with 0; other values are not read."""
