@@ -53,16 +53,21 @@ def copier(value: Any) -> Callable[[], Any] | None:
     return value.clone if isinstance(value, Tensor) else functools.partial(copy.deepcopy, value)
 
 
-def take(column: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Select rows by integer `index`; a row taken twice is copied, so that no two rows share a mutable object."""
+def take(column: np.ndarray, index: np.ndarray, again: np.ndarray | None) -> np.ndarray:
+    """Select rows by integer `index`; rows that `again` marks are copied, so that no two share a mutable object."""
     taken = column[index]
-    if column.dtype != object:
-        return taken
-    again = np.ones(len(index), dtype=bool)
-    again[np.unique(index, return_index=True)[1]] = False
-    if again.any():
+    if column.dtype == object and again is not None:
         taken[again] = _owned(taken[again], _copiers(taken[again]))
     return taken
+
+
+def taken_again(index: np.ndarray) -> np.ndarray | None:
+    """Mark every entry of `index` that stood there before; None if all are different."""
+    if len(set(index.tolist())) == len(index):
+        return None
+    again = np.ones(len(index), dtype=bool)
+    again[np.unique(index, return_index=True)[1]] = False
+    return again
 
 
 def repeat(column: np.ndarray, times: int, interleave: bool) -> np.ndarray:

@@ -44,11 +44,11 @@ def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator
             yield Chunk(micro.rows, micro.batch)
         return
     packs = share_prompts(batch, update, sharing)
-    for chosen in fill(packs, [pack_width(batch, pack) for pack in packs], update):
-        rows = np.array([row for pack in chosen for row in pack], dtype=np.int64)
+    filled = list(fill(packs, pack_widths(batch, packs), update))
+    row_lists = [np.array([row for pack in chosen for row in pack], dtype=np.int64) for chosen in filled]
+    for chosen, micro in zip(filled, micro_batches(batch, row_lists), strict=True):
         ends = np.cumsum([len(pack) for pack in chosen]).tolist()
         groups = [list(range(end - len(pack), end)) for end, pack in zip(ends, chosen, strict=True)]
-        (micro,) = micro_batches(batch, [rows])
         yield Chunk(micro.rows, micro.batch, groups)
 
 
@@ -66,14 +66,14 @@ def share_prompts(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> l
         packs += [rows[start : start + size] for start in range(0, len(rows), size)]
     if update.tokens_per_microbatch is not None:
         packs = [part for pack in packs for part in _within(pack, prompts, responses, update.tokens_per_microbatch)]
-    widths = np.array([pack_width(batch, pack) for pack in packs])
+    widths = np.array(pack_widths(batch, packs))
     return [packs[place] for place in longest_first(widths)]
 
 
-def pack_width(batch: DataProto, pack: list[int]) -> int:
-    """Return the tokens of a packed row."""
-    prompts, responses = token_lengths(batch.select_idxs(pack))
-    return int(prompts[0] + responses.sum())
+def pack_widths(batch: DataProto, packs: list[list[int]]) -> list[int]:
+    """Return the tokens of each packed row: a prompt once and its responses."""
+    prompts, responses = token_lengths(batch)
+    return [int(prompts[pack[0]] + responses[pack].sum()) for pack in packs]
 
 
 def fill(packs: list[list[int]], widths: list[int], update: UpdateConfig) -> Iterator[list[list[int]]]:
