@@ -31,6 +31,7 @@ from ppo_lightning.parallel.micro_batches import micro_batches, restore, split_r
 from ppo_lightning.protocol.contract import check_fields  # noqa: E402
 from ppo_lightning.protocol.data_proto import DataProto  # noqa: E402
 from ppo_lightning.protocol.padding import group_ids, verify_convention  # noqa: E402
+from ppo_lightning.stages.forward import READ_BY_MODELS  # noqa: E402
 
 STAGES, RANKS, MINIBATCHES, MICROBATCH = 9, 8, 4, 16
 Part = Iterator[tuple[str, Callable[[], Any]]]
@@ -60,15 +61,18 @@ class Step:
         yield "metrics", self.metrics
 
     def repeat(self) -> None:
+        """Repeat the prompt rows."""
         self.batch = self.prompts.repeat(self.size.rollouts)
 
     def forward(self) -> None:
         """Plan micro-batches of the whole batch and put what a model returned back into its order."""
-        plan = split_rows(self.batch, MICROBATCH)
-        found = [(micro.rows, micro.batch.batch["rollout_log_probs"]) for micro in micro_batches(self.batch, plan)]
+        read = self.batch.select(READ_BY_MODELS)
+        micros = micro_batches(read, split_rows(read, MICROBATCH))
+        found = [(micro.rows, micro.batch.batch["responses"].float()) for micro in micros]
         restore(found, len(self.batch), self.size.tokens)
 
     def advantages(self) -> None:
+        """Run the estimator."""
         tensors = self.batch.batch
         rewards, mask = tensors["token_level_rewards"], tensors["response_mask"]
         if self.critic:
@@ -78,6 +82,7 @@ class Step:
         tensors["advantages"], tensors["returns"] = found
 
     def minibatches(self) -> None:
+        """Cut one epoch into mini-batches and those into micro-batches."""
         rows = np.random.default_rng(0).permutation(len(self.batch))
         for part in np.split(rows, MINIBATCHES):
             mini = self.batch.select_idxs(part).select()
@@ -85,6 +90,7 @@ class Step:
                 pass
 
     def metrics(self) -> None:
+        """Write and compute the metrics of the batch."""
         book = MetricBook()
         data_metrics(self.batch, book, self.critic)
         mismatch_metrics(self.batch, book)

@@ -6,7 +6,6 @@ Group ids are int64 in 0..G-1, one per row, in any order. A group is whole on on
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
@@ -14,9 +13,9 @@ from torch import Tensor
 
 def group_ids(uid: Iterable[Hashable]) -> Int64[Tensor, "B"]:
     """Number the groups in order of first appearance: one id per row from its `uid`."""
-    rows = uid.tolist() if isinstance(uid, np.ndarray) else list(uid)
+    rows = list(uid)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(rows))}
-    return torch.from_numpy(np.fromiter(map(numbers.__getitem__, rows), np.int64, len(rows)))
+    return torch.tensor(list(map(numbers.__getitem__, rows)), dtype=torch.int64)
 
 
 def group_total(number: int, group: Int64[Tensor, "B"], values: Float[Tensor, "B *R"]) -> Float[Tensor, "G *R"]:

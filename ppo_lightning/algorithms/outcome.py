@@ -39,4 +39,3 @@ def whiten_compared(
     """Whiten advantages of rows over the valid tokens of the batch; rows without companions do not count and get 0."""
     tokens = torch.where(lone, 0.0, token_counts(response_mask))
     return torch.where(lone, 0.0, whiten_rows(advantages, tokens, all_reduce))
-

@@ -20,6 +20,8 @@ from ppo_lightning.parallel.micro_batches import (
 )
 from ppo_lightning.protocol.data_proto import DataProto
 
+READ_BY_MODELS = ("input_ids", "attention_mask", "responses", "response_mask")
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -142,6 +144,7 @@ def without_grad(
 ) -> tuple[Tensor, ...]:
     """Apply `forward` to every micro-batch without gradients and return its results (B, R), rows in order."""
     rows, width = batch.batch["response_mask"].shape
+    batch = batch.select(READ_BY_MODELS)
     parts: list[list[tuple[np.ndarray, Tensor]]] = []
     with torch.no_grad():
         for chunk in micros(batch, update, sharing):
