@@ -5,12 +5,13 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 TORCH := torch==2.13.0
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
-EXTRAS := dev,wandb,math,offline,remote,lora
+EXTRAS := dev,wheel,wandb,math,offline,remote,lora
 MODEL := smollm2-135m-instruct
 PYTEST_ARGS ?=
+PARALLEL := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm model fit test test-vllm unit lint types check bench parity clean
+.PHONY: help setup vllm model fit test test-vllm test-browser unit lint types check bench parity clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,13 +42,16 @@ fit: model  ## train the quickstart recipe: minutes on two CPU cores
 	@$(RUN) ppo_lightning fit --config recipes/quickstart.yaml
 
 test: model  ## run all tests (those of vLLM: test-vllm)
-	@$(RUN) pytest -m "not vllm" $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(RUN) pytest -m "not vllm" $(PARALLEL) $(PYTEST_ARGS)
 
 test-vllm: model vllm  ## run the tests that need vLLM, in a process of their own (vLLM changes the one it runs in)
 	@$(RUN) pytest tests/integration -m vllm $(PYTEST_ARGS)
 
+test-browser: setup  ## look at the pages in a headless Chromium (apt-get install chromium); without one: skipped
+	@$(RUN) pytest tests/browser $(PYTEST_ARGS)
+
 unit: setup  ## run the unit tests
-	@$(RUN) pytest tests/unit tests/house $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(RUN) pytest tests/unit tests/house $(PARALLEL) $(PYTEST_ARGS)
 
 lint: setup  ## ruff: rules and format
 	@$(RUN) ruff check .
@@ -66,6 +70,12 @@ parity: setup  ## compare with verl 0.9.1, live, in an environment of its own; w
 	@for script in tests/parity/generate_*.py; do .venv-verl/bin/python $$script; done
 	@$(RUN) pytest tests/parity -q
 	@$(RUN) tests.parity.report
+
+.PHONY: docs
+docs: setup  ## write what comes from tables: pages, and the schema for editors
+	@$(VENV)/bin/python docs/generate.py
+	@$(RUN) ppo_lightning.recipes.pages docs
+	@$(RUN) ppo_lightning config --json-schema > recipes/recipe.schema.json
 
 clean:  ## remove the environments
 	@rm -rf $(VENV) .venv-verl

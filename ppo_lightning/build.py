@@ -1,39 +1,36 @@
-"""The only factory: from a configuration to data, models, callbacks and a Trainer, and the run itself."""
+"""The only factory: from a configuration to data, models, callbacks and a Trainer (`run.py` puts them to work)."""
 
 import logging
 import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
+from lightning.pytorch.utilities import rank_zero_only
 
-from ppo_lightning.callbacks.banner import banner
+from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.callbacks.console import ConsoleView
-from ppo_lightning.callbacks.metrics import MetricsCallback, Sink
+from ppo_lightning.callbacks.log import LogCallback
 from ppo_lightning.callbacks.rollout import RolloutCallback
-from ppo_lightning.callbacks.schedule import ScheduleCallback
-from ppo_lightning.checkpoint.store import CheckpointStore, wandb_id_of
-from ppo_lightning.config.load import Loaded, to_yaml
 from ppo_lightning.config.schema import Config, RewardConfig
+from ppo_lightning.config.validate import validate
 from ppo_lightning.data.datamodule import PromptDataModule
-from ppo_lightning.engines.base import Engine, RolloutInterruptedError, Sampling
+from ppo_lightning.engines import find_engine
+from ppo_lightning.engines.base import Engine, Sampling
 from ppo_lightning.errors import ConfigError, PPOLightningError
 from ppo_lightning.models.critic import load_critic
 from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokenizer
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
+from ppo_lightning.parallel.strategy import strategy_of
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
 from ppo_lightning.rewards.check import Gold
 from ppo_lightning.rewards.pool import RewardPool
 from ppo_lightning.rewards.routes import has_reward_model, has_rule, route
 from ppo_lightning.rewards.self_test import golds_of, self_test
 from ppo_lightning.rewards.streaming import RuleRewards
-from ppo_lightning.run_dir import CONFIG, RunDir
-from ppo_lightning.signals import EXIT_TERMINATED, StopSignal
 from ppo_lightning.stages import uses_critic, uses_reference
 from ppo_lightning.stages.rollout import Roller
 
@@ -50,73 +47,24 @@ def quiet() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def fit(loaded: Loaded, resume: str = "never", callbacks: Sequence[L.Callback] = ()) -> int:
-    """Run a configuration to its end; returns the exit code (0, or 143 after SIGTERM).
+def build_parts(config: Config) -> tuple[PPOModule, PromptDataModule, list[L.Callback]]:
+    """Make what a Trainer of your own takes: `L.Trainer(callbacks=callbacks).fit(module, datamodule=data)`.
 
-    Args:
-        loaded: what to run.
-        resume: `never`, `auto` (the newest whole checkpoint of the run directory) or the path of a checkpoint.
-        callbacks: Lightning callbacks of your own; they run after ours, and before what follows a step.
+    Its loggers get the metrics; run directory, checkpoints and exact resumption are what `fit` adds. One epoch of the
+    Trainer is the whole run, `trainer.steps` long. With several ranks it needs `use_distributed_sampler=False` and
+    `strategy=strategy_of(config.trainer)` (`parallel.strategy`).
 
     Raises:
-        PPOLightningError: something that the user must change; nothing was lost.
+        PPOLightningError: something that the user must change.
     """
-    config = loaded.config
-    run_dir = (
-        RunDir(config.output_dir, config.name) if resume != "never" else RunDir.fresh(config.output_dir, config.name)
-    )
-    store = CheckpointStore(run_dir.checkpoints, config.checkpoint)
-    start = store.find(resume)
-    L.seed_everything(config.seed, verbose=False)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+    validate(config)
     tokenizer = load_tokenizer(config.model)
-    view = ConsoleView(_speaks(), config.logging.samples_per_step, tokenizer)
+    view = ConsoleView(getattr(rank_zero_only, "rank", 0) == 0, 0, tokenizer)
     data = PromptDataModule(config, tokenizer, view.say)
     config = replace(config, trainer=replace(config.trainer, steps=data.steps))
-    run_dir.create()
-    (run_dir.path / CONFIG).write_text(to_yaml(config), encoding="utf-8")
     module = build_module(config, tokenizer)
-    stop = StopSignal()
-    stop.install()
-    store.wandb_id = wandb_id_of(start) if start else None
-    sinks = build_sinks(config, run_dir, store)
-    metrics = MetricsCallback(run_dir, sinks, view.on_step, view.on_validation, view.say)
     golds = [gold for prompts in (data.train_set, data.val_set) if prompts for gold in golds_of(prompts.prompts)]
-    rollouts = build_rollouts(config, tokenizer, module, view, golds)
-    rollouts.interrupted = lambda: stop.asked
-    restore, schedule = Restore(start, store, data, run_dir, view), ScheduleCallback(metrics, store, data, stop)
-    trainer = build_trainer(config, run_dir, [restore, rollouts, metrics, *callbacks, schedule])
-    for line in banner(config, run_dir, module, data):
-        view.say(line)
-    try:
-        trainer.fit(module, datamodule=data)
-    except RolloutInterruptedError:
-        view.say(f"stopped during a rollout; the state after step {module.step} is what counts")
-    finally:
-        view.end()
-        for sink in sinks:
-            getattr(sink, "close", lambda: None)()
-    view.say(f"run directory: {run_dir.path}")
-    return EXIT_TERMINATED if stop.asked and module.step < data.steps else 0
-
-
-class Restore(L.Callback):
-    """Puts a checkpoint's state in place once the optimizers exist, and opens the bar."""
-
-    def __init__(
-        self, path: Path | None, store: CheckpointStore, data: PromptDataModule, run_dir: RunDir, view: ConsoleView
-    ) -> None:
-        self.path, self.store, self.data, self.run_dir, self.view = path, store, data, run_dir, view
-
-    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
-        """Restore, before the engine starts and the loader is made."""
-        if self.path is not None:
-            self.store.restore(self.path, pl_module, self.data)
-            self.view.say(f"resume: after step {pl_module.step}, from {self.path}")
-        self.run_dir.truncate_metrics(pl_module.step if self.path else -1)
-        self.view.begin(pl_module.step, self.data.steps)
-        pl_module.announce = self.view.on_stage
+    return module, data, [build_rollouts(config, tokenizer, module, view, golds), LogCallback()]
 
 
 def build_module(config: Config, tokenizer: Any) -> PPOModule:
@@ -138,23 +86,7 @@ def build_module(config: Config, tokenizer: Any) -> PPOModule:
 
 def build_engine(config: Config, module: PPOModule) -> Engine:
     """Start the engine that `rollout.engine` names."""
-    rollout = config.rollout
-    if rollout.engine == "transformers":
-        from ppo_lightning.engines.transformers import TransformersEngine
-
-        policy: Any = module.actor
-        if rollout.dtype not in ("model", config.model.dtype):
-            policy = load_causal_lm(replace(config.model, dtype=rollout.dtype))
-            policy.requires_grad_(requires_grad=False).to(module.device)
-        context = getattr(policy.config, "max_position_embeddings", None) or 2**31
-        return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)
-    if rollout.engine == "vllm_server":
-        from ppo_lightning.engines.vllm_server import build_server_engine
-
-        return build_server_engine(config, module)
-    from ppo_lightning.engines.vllm import build_vllm
-
-    return build_vllm(config, module)
+    return resolve(find_engine(config.rollout.engine))(config, module)
 
 
 def build_rollouts(
@@ -213,25 +145,27 @@ def build_rules(config: RewardConfig, golds: Sequence[Gold], view: ConsoleView) 
 
 def train_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
     """Return how training rollouts are sampled."""
-    r = config.rollout
-    return Sampling(r.temperature, r.response_tokens, r.top_p, r.top_k, r.min_p, stop_ids, r.ignore_eos)
+    rollout = config.rollout
+    kept = (rollout.top_p, rollout.top_k, rollout.min_p)
+    return Sampling(rollout.temperature, rollout.response_tokens, *kept, stop_ids, rollout.ignore_eos)
 
 
 def validation_sampling(config: Config, stop_ids: tuple[int, ...]) -> Sampling:
     """Return how validation responses are sampled."""
-    v = config.validation
-    return Sampling(v.temperature, v.response_tokens or config.rollout.response_tokens, v.top_p, v.top_k, 0.0, stop_ids)
+    validation = config.validation
+    longest = validation.response_tokens or config.rollout.response_tokens
+    return Sampling(validation.temperature, longest, validation.top_p, validation.top_k, 0.0, stop_ids)
 
 
-def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) -> L.Trainer:
+def build_trainer(config: Config, callbacks: Sequence[L.Callback]) -> L.Trainer:
     """Make the Trainer: one Lightning epoch is the whole run, and nothing of its own is saved or logged."""
     return L.Trainer(
         accelerator=config.trainer.accelerator,
-        strategy="auto",
+        strategy=strategy_of(config.trainer),
         devices=config.trainer.devices,
         num_nodes=config.trainer.nodes,
         max_epochs=1,
-        callbacks=callbacks,
+        callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -240,25 +174,5 @@ def build_trainer(config: Config, run_dir: RunDir, callbacks: list[L.Callback]) 
         val_check_interval=10**9,
         check_val_every_n_epoch=None,
         use_distributed_sampler=False,
-        default_root_dir=run_dir.path,
+        default_root_dir=config.output_dir,
     )
-
-
-def build_sinks(config: Config, run_dir: RunDir, store: CheckpointStore) -> list[Sink]:
-    """Open the loggers besides metrics.jsonl."""
-    sinks: list[Sink] = []
-    if config.logging.wandb != "off" and _speaks():
-        from ppo_lightning.loggers import WandbSink
-
-        sink = WandbSink(config, run_dir, store.wandb_id)
-        store.wandb_id = sink.run_id
-        sinks.append(sink)
-    if config.logging.tensorboard and _speaks():
-        from ppo_lightning.loggers import TensorBoardSink
-
-        sinks.append(TensorBoardSink(run_dir))
-    return sinks
-
-
-def _speaks() -> bool:
-    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0

@@ -17,10 +17,15 @@ from ppo_lightning.errors import PPOLightningError
 VERBS: dict[str, str] = {
     "fit": "train",
     "config": "print the resolved configuration and where each value comes from",
+    "explain": "the stages and fields of a step, as a table or a picture, or what one name means",
     "metrics": "list the metrics a recipe logs, or explain one",
+    "report": "write one page of a run, or of several side by side: curves, timing, samples, ledger",
+    "ledger": "show every denominator of a step: of a recipe, of a recorded run, or as an interactive page",
     "reward-check": "try a recipe's reward on its gold answers, which must score full marks, or on given responses",
     "model": "packaged models: `model ls`, `model get NAME`",
-    "recipes": "shipped recipes: `recipes ls`, `recipes cp NAME FILE`",
+    "wandb-view": "make a W&B workspace of the panels that matter",
+    "recipes": "recipes: ls, show, cp, get, validate, diff, from-run, import-verl",
+    "env": "versions and machine, for a bug report",
 }
 """Verb -> help. `reward-check` lives in `verbs/reward_check.py`."""
 
@@ -30,13 +35,17 @@ EXIT_USER, EXIT_INTERRUPTED = 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if os.getcwd() not in sys.path and "" not in sys.path:  # as `python -m` has it: `module:function` may be here
+        sys.path.append(os.getcwd())
     try:
         options = _parse(given)
         code = options.run(options)
         sys.stdout.flush()
     except PPOLightningError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USER
+        from ppo_lightning.secrets import redact
+
+        print(f"error: {redact(str(error))}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

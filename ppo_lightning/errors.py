@@ -2,7 +2,13 @@
 
 
 class PPOLightningError(ValueError):
-    """Something that the user or the data must change; its text says what, where and how."""
+    """Something that the user or the data must change; its text says what, where and how.
+
+    Attributes:
+        exit_code: what the command line ends with.
+    """
+
+    exit_code: int = 2
 
 
 class ConfigError(PPOLightningError):
@@ -27,3 +33,11 @@ class CheckpointError(PPOLightningError):
 
 class DivergedError(PPOLightningError):
     """A run whose gradients are not finite, stopped before anything was damaged."""
+
+
+class RankFailedError(PPOLightningError):
+    """Another rank of the run failed; raised on the first rank, with that rank's message and exit code."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code

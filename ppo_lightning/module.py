@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning as L
+import torch
 from torch import nn
 
 from ppo_lightning.algorithms.kl_control import kl_controller
@@ -20,6 +21,7 @@ from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.optimizer import make_optimizer
 from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks, ranks_of
+from ppo_lightning.parallel.sharding import shard_as
 from ppo_lightning.protocol.contract import require, require_written
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.rewards.assemble import RowScores
@@ -67,21 +69,28 @@ class PPOModule(L.LightningModule):
         models = {"actor": self.actor} | ({"critic": self.critic} if self.critic else {})
         return [make_optimizer(model, self.config, name) for name, model in models.items()]
 
-    def on_fit_start(self) -> None:
-        """Learn this process's place among the ranks."""
+    def configure_model(self) -> None:
+        """Learn this process's place among the ranks, before any hook asks, and shard the models if that is wanted."""
         self.ranks = ranks_of(self.trainer)
+        shard_as(self.trainer.strategy, (self.actor, self.critic, self.reference))
 
     def on_before_batch_transfer(self, batch: DataProto, dataloader_idx: int) -> DataProto:
         """Open the step: a uid per prompt draw, n rows per prompt, per-step values."""
         training = bool(self.trainer.training)
-        draw = f"{self.step + 1}-{self.ranks.rank}" if training else f"val-{self.ranks.rank}-{len(self.validation)}"
-        return self.open_rows(batch, draw, training)
+        return self.open_rows(batch, training)
 
-    def open_rows(self, batch: DataProto, draw: str, training: bool) -> DataProto:
-        """Turn prompt rows into the rows of a rollout; `draw` is unique among all draws of the run."""
-        assign_uids(batch, draw)
+    def open_rows(self, batch: DataProto, training: bool, draw: int = 0) -> DataProto:
+        """Turn prompt rows into the rows of a rollout; `draw` counts the draws of one step.
+
+        Names and numbers of rows are the same for any number of ranks, which take the prompts of a draw in turn.
+        """
+        places = batch.batch["dataset_index"]
+        if training:
+            first = draw * self.config.data.prompts_per_step + self.ranks.rank
+            places = first + self.ranks.size * torch.arange(len(batch))
+        assign_uids(batch, str(self.step + 1) if training else "val", places)
         samples = self.config.rollout.rollouts_per_prompt if training else self.config.validation.samples_per_prompt
-        batch = with_samples(batch, samples)
+        batch = with_samples(batch, samples, places)
         batch.meta_info |= {
             "global_steps": self.step + 1 if training else self.step,
             "validate": not training,
@@ -113,6 +122,7 @@ class PPOModule(L.LightningModule):
 
     def on_train_batch_start(self, batch: DataProto, batch_idx: int) -> None:
         """Stages 2 to 7; stage 1 ran in RolloutCallback, in the same hook."""
+        assert self.context is not None, "RolloutCallback must be among the Trainer's callbacks: it opens each step"
         for stage in STAGES[1:7]:
             self.run_stage(stage, batch)
 
@@ -126,7 +136,8 @@ class PPOModule(L.LightningModule):
 
     def validation_step(self, batch: DataProto, batch_idx: int) -> None:
         """Keep the scored rows; RolloutCallback generated and scored them in the same hook's callback."""
-        self.validation.append(batch)
+        if len(batch):
+            self.validation.append(batch)
 
     def run_stage(self, stage: Stage, batch: DataProto) -> None:
         """Run one stage under its timer, checking what it reads and writes."""

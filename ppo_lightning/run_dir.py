@@ -2,21 +2,34 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from ppo_lightning.errors import ConfigError
+from ppo_lightning.secrets import redact
 
-CONFIG, METRICS = "config.yaml", "metrics.jsonl"
+CONFIG, METRICS, WARNINGS = "config.yaml", "metrics.jsonl", "warnings.jsonl"
+ENVIRONMENT = "environment.json"
+NAME = re.compile(r"\w[\w.-]*")
+LONGEST_NAME = 200
+"""Bytes; file systems allow 255, and `-2` or a suffix may follow."""
 
 
 class RunDir:
-    """Paths and writers of `output_dir/name`; nothing can leave it."""
+    """Paths and writers of `output_dir/name`; nothing can leave it, and no secret is written into it."""
 
     def __init__(self, output_dir: str, name: str) -> None:
-        if not name or name in (".", "..") or Path(name).name != name:
-            raise ConfigError(f"name={name!r} must be a plain folder name: letters, digits, '.', '_' and '-'")
+        if not NAME.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
+            raise ConfigError(
+                f"name={name[:80]!r} must be a plain folder name: letters, digits, '.', '_' and '-', up to "
+                f"{LONGEST_NAME} bytes, with no '.' or '-' at its start"
+            )
+        if "\0" in output_dir:
+            raise ConfigError(f"output_dir={output_dir!r} must be a path - got a NUL character in it")
         self.path = Path(output_dir) / name
+        self.metrics = JsonLines(self.path / METRICS)
+        self.warnings = JsonLines(self.path / WARNINGS)
 
     @classmethod
     def fresh(cls, output_dir: str, name: str) -> "RunDir":
@@ -41,8 +54,13 @@ class RunDir:
         """Make the directory.
 
         Raises:
-            ConfigError: it cannot be made or written.
+            ConfigError: it cannot be made or written, or a link under its name leads elsewhere.
         """
+        if self.path.is_symlink():
+            raise ConfigError(
+                f"output_dir: {self.path} must be a folder - got a link to {os.readlink(self.path)} - choose another "
+                "name, or make output_dir itself the link"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -50,37 +68,68 @@ class RunDir:
         if not os.access(self.path, os.W_OK):
             raise ConfigError(f"output_dir: {self.path} cannot be written to")
 
-    def append_metrics(self, step: int, metrics: dict[str, float | None]) -> None:
-        """Append one line to metrics.jsonl; a value that is not finite is null."""
-        self._append(self.path / METRICS, {"step": step} | metrics)
+    def write_config(self, text: str) -> None:
+        """Write the resolved configuration.
+
+        Raises:
+            ConfigError: the disk does not take it.
+        """
+        try:
+            (self.path / CONFIG).write_text(redact(text), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"output_dir: {self.path / CONFIG} cannot be written: {error.strerror}") from None
+
+    def append_metrics(self, step: int, metrics: dict[str, float | None]) -> OSError | None:
+        """Append one line to metrics.jsonl; a value that is not finite is null. Returns what kept the disk from it."""
+        return self.metrics.append({"step": step} | metrics)
 
     def truncate_metrics(self, step: int) -> None:
         """Drop lines of steps after `step`, which a resumed run is about to repeat, and a torn last line."""
-        file = self.path / METRICS
-        if not file.exists():
+        self.metrics.truncate(step)
+        self.warnings.truncate(step)
+
+
+class JsonLines:
+    """A file of JSON lines. What the disk does not take is kept, and written before the next line.
+
+    Attributes:
+        waiting: lines that are not on the disk yet.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.waiting: list[str] = []
+
+    def append(self, row: dict[str, Any]) -> OSError | None:
+        """Write a line; returns the error that keeps it, and those before it, waiting."""
+        self.waiting.append(f"{redact(json.dumps(row))}\n")
+        return self.write()
+
+    def write(self) -> OSError | None:
+        """Write the waiting lines, whole or not at all."""
+        if not self.waiting:
+            return None
+        data = "".join(self.waiting).encode()
+        try:
+            with self.file.open("ab", buffering=0) as out:
+                _write_whole(out.fileno(), data)
+        except OSError as error:
+            return error
+        self.waiting = []
+        return None
+
+    def truncate(self, step: int) -> None:
+        """Drop lines of steps after `step`, and a torn last line."""
+        if not self.file.is_file():
             return
         kept = []
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in self.file.read_text(encoding="utf-8").splitlines():
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line)
             except ValueError:  # the line that was being written when the run died
                 continue
-        file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-
-    def write_rollouts(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write one JSONL file of rollouts, whole or not at all."""
-        self.rollouts.mkdir(exist_ok=True)
-        target = self.rollouts / f"{name}.jsonl"
-        partial = target.with_suffix(".partial")
-        text = "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in rows)
-        partial.write_text(text, encoding="utf-8", errors="replace")
-        partial.replace(target)
-
-    @staticmethod
-    def _append(file: Path, row: dict[str, Any]) -> None:
-        with file.open("a", encoding="utf-8") as out:
-            out.write(f"{json.dumps(row)}\n")
+        self.file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -92,3 +141,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return rows
+
+
+def _write_whole(descriptor: int, data: bytes) -> None:
+    """Write at the end of a file; what a full disk took of it is taken back."""
+    end = os.fstat(descriptor).st_size
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        if os.fstat(descriptor).st_size > end:
+            os.ftruncate(descriptor, end)
+        raise

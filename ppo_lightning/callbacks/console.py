@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.samples import best_and_worst
+from ppo_lightning.secrets import redact
 
 GROUPS: dict[str, dict[str, str]] = {
     "reward": {
@@ -94,7 +95,7 @@ class ConsoleView:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self.console.print(escape(text), soft_wrap=True)
+        self.console.print(escape(redact(text)), soft_wrap=True)
 
     def on_stage(self, stage: str) -> None:
         """Show the stage that begins."""
@@ -126,8 +127,8 @@ class ConsoleView:
     def _show_samples(self, batch: DataProto) -> None:
         for best, worst in best_and_worst(batch, self.tokenizer, self.samples):
             self.say(f"  prompt  {_short(best.prompt)}   [answer {best.ground_truth}]")
-            self.say(f"    best  {best.score:+.2f}  {_short(best.response)}")
-            self.say(f"    worst {worst.score:+.2f}  {_short(worst.response)}")
+            self.say(f"    best  {_signed(best.score)}  {_short(best.response)}")
+            self.say(f"    worst {_signed(worst.score)}  {_short(worst.response)}")
 
     def _describe(self, text: str) -> None:
         if self.progress is not None:
@@ -173,6 +174,10 @@ def _number(value: float | None) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:.1e}"
+
+
+def _signed(score: float | None) -> str:
+    return "no score" if score is None else f"{score:+.2f}"
 
 
 def _short(text: str) -> str:

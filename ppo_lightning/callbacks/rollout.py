@@ -11,6 +11,7 @@ from ppo_lightning.engines.checksum import agree
 from ppo_lightning.errors import EngineError
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.module import PPOModule
+from ppo_lightning.parallel.sharding import named_weights
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages import STAGES
 from ppo_lightning.stages.rollout import Roller
@@ -55,6 +56,8 @@ class RolloutCallback(L.Callback):
     ) -> None:
         """Generate and score the validation rows."""
         self._sync(pl_module)
+        if not len(batch):  # this rank's part of a few rows
+            return
         book = MetricBook()
         self.roller.fill(batch, {}, book)
         score_rows(batch, pl_module.score_batch, book)
@@ -89,7 +92,7 @@ class RolloutCallback(L.Callback):
         engine.wake()
         if engine.version == module.step:
             return
-        engine.sync_weights(module.actor.named_parameters(), module.step)
+        engine.sync_weights(named_weights(module.actor), module.step)
         if module.config.rollout.check_weights:
             check_weights(engine, module.actor)
 
@@ -102,8 +105,7 @@ def data_of(trainer: L.Trainer) -> PromptDataModule:
 
 def further_rows(trainer: L.Trainer, module: PPOModule, number: int) -> DataProto:
     """Return the rows of a further draw of the step at hand, on the module's device."""
-    draw = f"{module.step + 1}-{module.ranks.rank}-draw{number}"
-    return module.open_rows(data_of(trainer).draw(number), draw, training=True).to(module.device)
+    return module.open_rows(data_of(trainer).draw(number), training=True, draw=number).to(module.device)
 
 
 def check_weights(engine: Engine, actor: Any) -> None:

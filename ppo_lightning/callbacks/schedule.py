@@ -47,11 +47,13 @@ class ScheduleCallback(L.Callback):
         step, config = pl_module.step, pl_module.config
         self.data.drawn += pl_module.context.draws
         last = step >= self.data.steps
+        self.stop.asked = bool(pl_module.ranks.most(self.stop.asked))  # a signal may reach one rank only
         self._count_skipped(pl_module)
         if self.data.val_set is not None and _due(step, config.validation.every_steps, last):
             validate(trainer)
         if config.checkpoint.every_steps and (_due(step, config.checkpoint.every_steps, last) or self.stop.asked):
             start = time.perf_counter()
+            self.metrics.drain()
             self.store.save(pl_module, self.data, self.metrics.last_validation)
             self.metrics.pending["timing_s/save_checkpoint"] = time.perf_counter() - start
         self.metrics.flush(step)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from ppo_lightning.checkpoint.state import RunState
-from ppo_lightning.checkpoint.weights import read_weights, write_weights
+from ppo_lightning.checkpoint.weights import gathered, read_weights, write_weights
 from ppo_lightning.config.schema import CheckpointConfig
 from ppo_lightning.data.datamodule import PromptDataModule
 from ppo_lightning.errors import CheckpointError
@@ -28,6 +28,7 @@ class CheckpointStore:
             CheckpointError: it could not be written; earlier checkpoints are as they were.
         """
         target = self.folder / f"step_{module.step:06d}"
+        states = gathered(module)
         if not module.ranks.first:
             return target
         self._note_best(module.step, validation)
@@ -35,7 +36,7 @@ class CheckpointStore:
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            write_weights(partial, module)
+            write_weights(partial, module, states)
             RunState.of(module, data, self.wandb_id, self.best).write(partial)
             _sync_tree(partial)
             if target.exists():

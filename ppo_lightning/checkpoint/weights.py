@@ -1,24 +1,39 @@
 """The files of a checkpoint that hold tensors: the actor's folder, the critic, the optimizers."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from ppo_lightning.errors import CheckpointError
 from ppo_lightning.module import PPOModule
+from ppo_lightning.parallel.sharding import like, load_state, local, whole, whole_state
 
 ACTOR, CRITIC = "actor", "critic.safetensors"
 
 
-def write_weights(folder: Path, module: PPOModule) -> None:
-    """Write models and optimizers into a new folder."""
-    module.actor.save_pretrained(folder / ACTOR)
+def gathered(module: PPOModule) -> dict[str, dict[str, Any]]:
+    """Return the whole state of models and optimizers of sharded models, gathered by all ranks; else nothing."""
+    if not module.ranks.sharded:
+        return {}
+    models = {"actor": module.actor} | ({"critic": module.critic} if module.critic is not None else {})
+    states = {name: {key: whole(v).cpu() for key, v in model.state_dict().items()} for name, model in models.items()}
+    return states | {
+        f"optimizer_{name}": whole_state(optimizer.state_dict()) for name, optimizer in optimizers_of(module).items()
+    }
+
+
+def write_weights(folder: Path, module: PPOModule, states: dict[str, dict[str, Any]]) -> None:
+    """Write models and optimizers into a new folder; `states` are those of sharded models (`gathered`)."""
+    module.actor.save_pretrained(folder / ACTOR, state_dict=states["actor"] if states else None)
     module.tokenizer.save_pretrained(folder / ACTOR)
     if module.critic is not None:
-        save_file({k: v.contiguous() for k, v in module.critic.state_dict().items()}, folder / CRITIC)
+        state = states["critic"] if states else module.critic.state_dict()
+        save_file({k: v.contiguous() for k, v in state.items()}, folder / CRITIC)
     for name, optimizer in optimizers_of(module).items():
-        torch.save(optimizer.state_dict(), folder / f"optimizer_{name}.pt")
+        file = f"optimizer_{name}"
+        torch.save(states[file] if states else optimizer.state_dict(), folder / f"{file}.pt")
 
 
 def read_weights(folder: Path, module: PPOModule) -> None:
@@ -34,7 +49,7 @@ def read_weights(folder: Path, module: PPOModule) -> None:
     if module.critic is not None:
         _load(module.critic, load_file(folder / CRITIC), folder / CRITIC)
     for name, optimizer in optimizers_of(module).items():
-        optimizer.load_state_dict(torch.load(folder / f"optimizer_{name}.pt", weights_only=True))
+        load_state(optimizer, torch.load(folder / f"optimizer_{name}.pt", weights_only=True))
 
 
 def optimizers_of(module: PPOModule) -> dict[str, torch.optim.Optimizer]:
@@ -50,8 +65,8 @@ def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor], source: Path
     for name, tensor in weights.items():
         if name not in own or own[name].shape != tensor.shape:
             raise CheckpointError(f"{source}: `{name}` does not fit the configured model")
-        own[name].copy_(tensor)
-    loaded = {own[name].data_ptr() for name in weights}
-    missing = [name for name, tensor in own.items() if tensor.data_ptr() not in loaded]
+        own[name].copy_(like(tensor, own[name]))
+    loaded = {local(own[name]).data_ptr() for name in weights}
+    missing = [name for name, tensor in own.items() if local(tensor).data_ptr() not in loaded]
     if missing:
         raise CheckpointError(f"{source}: holds no `{missing[0]}`")

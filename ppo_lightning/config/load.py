@@ -17,7 +17,9 @@ from ppo_lightning.config.schema import Config, leaves
 from ppo_lightning.errors import ConfigError
 from ppo_lightning.shipped import shipped
 
-RECIPE_KEYS = ("defaults", "offline", "expect")
+VERSION = 1
+"""Of the recipe format: raised when an option changes its name or meaning."""
+
 SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 
 
@@ -29,7 +31,7 @@ class Loaded:
     origin: dict[str, str]
     recipe_path: Path | None = None
     offline: dict[str, Any] = field(default_factory=dict)
-    expect: dict[str, Any] = field(default_factory=dict)
+    expect: Any = field(default_factory=dict)
     presets: dict[str, str] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
 
@@ -50,6 +52,7 @@ def load(recipe: str | Path | None, overrides: list[str] | None = None) -> Loade
     """
     tree = _read_recipe(recipe) if recipe else {}
     problems: list[str] = []
+    _check_version(recipe, tree.pop("version", VERSION))
     presets = _recipe_presets(tree.pop("defaults", []), problems)
     offline, expect = tree.pop("offline", {}) or {}, tree.pop("expect", {}) or {}
     cli_values, cli_presets = _split_overrides(overrides or [], problems)
@@ -78,26 +81,50 @@ def apply(loaded: Loaded, values: dict[str, Any], origin: str) -> Loaded:
     return replace(loaded, config=config, origin=merged)
 
 
+def compose_tree(tree: dict[str, Any], origin: str) -> Config:
+    """Return the configuration of a nested mapping over the defaults.
+
+    Raises:
+        ConfigError: naming every unknown key, wrong type and illegal value at once.
+    """
+    return compose([Layer(origin, _flatten(tree))], [])[0]
+
+
 def compose(layers: list[Layer], problems: list[str]) -> tuple[Config, dict[str, str]]:
     """Merge flat layers over the defaults; raise one ConfigError with all `problems` found here and before."""
     known = leaves()
     tree = OmegaConf.structured(Config)
     origin = dict.fromkeys(known, "default")
     for layer in layers:
+        fitting: dict[str, Any] = {}
         for written, value in layer.values.items():
             key = _owner(written, known)
             problem = _problem(key or written, written, value, layer.origin, known)
-            if problem is None and key is not None:
-                tree, problem = _merge(tree, key, written, value, layer.origin)
-                origin[key] = layer.origin
             if problem:
                 problems.append(problem)
+            elif key is not None:
+                fitting[written] = value
+                origin[key] = layer.origin
+        tree = _merge(tree, fitting, layer.origin, known, problems)
     if not problems:
         try:
             return cast(Config, OmegaConf.to_object(tree)), origin
         except OmegaConfBaseException as error:
             problems.append(_first_line(error))
     raise ConfigError("\n".join(problems))
+
+
+def preset_values(group: str, preset: str) -> dict[str, Any]:
+    """Return what a preset sets, as {dotted key: value}.
+
+    Raises:
+        ConfigError: there is no such preset.
+    """
+    problems: list[str] = []
+    layer = _preset_layer(group, preset, problems)
+    if problems:
+        raise ConfigError(problems[0])
+    return layer.values
 
 
 def get(config: Config, key: str) -> Any:
@@ -127,6 +154,14 @@ def _read_recipe(path: str | Path) -> dict[str, Any]:
         names = sorted(p.stem for p in shipped("recipes").glob("*.yaml"))
         raise ConfigError(f"--config {path}: no such file. Shipped recipes: {', '.join(names)} (recipes ls)")
     return _read_yaml(file)
+
+
+def _check_version(recipe: str | Path | None, version: Any) -> None:
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise ConfigError(
+            f"{recipe}: version={version!r} must be a recipe format that this release reads, 1 to {VERSION}: a higher "
+            "one is for a newer ppo_lightning; install that, or remove `version:` and see what is reported"
+        )
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
@@ -207,7 +242,7 @@ def _problem(key: str, written: str, value: Any, origin: str, known: dict[str, A
                 f"{where} is a section: set its keys, such as {next(k for k in known if k.startswith(written + '.'))}"
             )
         return f"{where} is not an option.{nearest(written, list(known))}"
-    if isinstance(value, str) and "oc.env" in value and SECRET.search(value):
+    if any("oc.env" in text and SECRET.search(text) for text in _texts(value)):
         return f"{where} would copy a secret from the environment into the run directory: leave it in the environment"
     choices = known[key].metadata["choices"]
     if choices and value not in choices:
@@ -216,15 +251,35 @@ def _problem(key: str, written: str, value: Any, origin: str, known: dict[str, A
     return None
 
 
-def _merge(tree: DictConfig, key: str, written: str, value: Any, origin: str) -> tuple[DictConfig, str | None]:
+def _texts(value: Any) -> list[str]:
+    """Return the texts in a nested value."""
+    if isinstance(value, dict | list):
+        return [text for item in (value.values() if isinstance(value, dict) else value) for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def _merge(
+    tree: DictConfig, values: dict[str, Any], origin: str, known: dict[str, Any], problems: list[str]
+) -> DictConfig:
+    """Merge a layer, at once if it can be (a merge copies the whole tree), else key by key to name those that fail."""
+    pieces = {written: _nested(written, value) for written, value in values.items()}
+    try:
+        return cast(DictConfig, OmegaConf.merge(tree, *pieces.values()))
+    except OmegaConfBaseException:
+        for written, piece in pieces.items():
+            try:
+                tree = cast(DictConfig, OmegaConf.merge(tree, piece))
+            except OmegaConfBaseException as error:
+                kind = known[_owner(written, known) or written].type
+                name = kind.__name__ if isinstance(kind, type) else str(kind)
+                problems.append(f"{origin}: `{written}` must be {name}: {_first_line(error)}")
+        return tree
+
+
+def _nested(written: str, value: Any) -> DictConfig:
     for part in reversed(written.split(".")):
         value = {part: value}
-    try:
-        return cast(DictConfig, OmegaConf.merge(tree, OmegaConf.create(value))), None
-    except OmegaConfBaseException as error:
-        kind = leaves()[key].type
-        name = kind.__name__ if isinstance(kind, type) else str(kind)
-        return tree, f"{origin}: `{written}` must be {name}: {_first_line(error)}"
+    return cast(DictConfig, OmegaConf.create(value))
 
 
 def _first_line(error: BaseException) -> str:

@@ -73,7 +73,9 @@ class DataConfig:
 class RolloutConfig:
     """How responses are sampled."""
 
-    engine: str = option("transformers", "what generates", ("transformers", "vllm", "vllm_server"))
+    engine: str = option(
+        "transformers", "what generates: transformers, vllm, vllm_server, or your own as module:function"
+    )
     rollouts_per_prompt: int = option(1, "responses sampled per prompt draw (n)")
     response_tokens: int = option(512, "longest response in tokens (R)")
     temperature: float = option(1.0, "sampling temperature of training rollouts")
@@ -269,9 +271,11 @@ class LoggingConfig:
 
     wandb: str = option("off", "Weights & Biases", ("off", "offline", "online"))
     project: str = option("ppo_lightning", "W&B project")
-    tensorboard: bool = option(False, "write TensorBoard files into the run directory")
+    loggers: list[str] = option([], "further files in the run directory: tensorboard, csv")
     samples_per_step: int = option(2, "completions shown on the console per step")
-    rollouts: bool = option(True, "write every rollout to rollouts/step_N.jsonl")
+    rollouts: str = option(
+        "jsonl", "how rollouts/ is written: verl's keys or TRL's columns", ("jsonl", "parquet", "off")
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from ppo_lightning.algorithms.rollout_correction.settings import read_settings
 from ppo_lightning.algorithms.tables import check_adv_options, find_estimator, resolve
 from ppo_lightning.config.load import get
 from ppo_lightning.config.schema import Config
+from ppo_lightning.engines import find_engine
 from ppo_lightning.errors import ConfigError, PPOLightningError
 
 AT_LEAST_ONE = (
@@ -139,11 +140,10 @@ def _arithmetic(config: Config) -> Iterator[str]:
 
 
 def _devices(config: Config) -> Iterator[str]:
-    """What is trained over several ranks is not proved equal to one rank yet, so it is refused."""
-    if config.trainer.strategy != "single" or ranks(config) > 1:
+    if config.trainer.strategy == "single" and ranks(config) > 1:
         yield (
-            f"trainer.strategy={config.trainer.strategy} on {ranks(config)} device(s) is not available yet: use "
-            "trainer.strategy=single, trainer.devices=1 and trainer.nodes=1"
+            f"trainer.strategy=single runs on one device, got trainer.devices={config.trainer.devices} x trainer.nodes="
+            f"{config.trainer.nodes}: use strategy=ddp, or strategy=fsdp where a model does not fit on one device"
         )
 
 
@@ -158,11 +158,11 @@ def _algorithm(config: Config) -> Iterator[str]:
             )
         check_adv_options(estimator, config.algorithm)
     except PPOLightningError as error:
-        yield str(error)
+        yield _named("algorithm.adv_estimator", error)
     try:
         check_loss_options(find_policy_loss(POLICY_LOSSES, config.actor.policy_loss), config.actor)
     except PPOLightningError as error:
-        yield str(error)
+        yield _named("actor.policy_loss", error)
     if config.algorithm.filter_groups and n < 2:
         yield f"algorithm.filter_groups needs rollout.rollouts_per_prompt of at least 2, got {n}"
     if config.algorithm.kl_ctrl == "adaptive" and not (
@@ -171,12 +171,26 @@ def _algorithm(config: Config) -> Iterator[str]:
         yield "algorithm.kl_ctrl=adaptive needs algorithm.kl_target and algorithm.kl_horizon above 0"
 
 
+def _named(key: str, error: PPOLightningError) -> str:
+    """Return the message with the key that the user set, if it does not name one of the same section."""
+    return str(error) if f"{key.partition('.')[0]}." in str(error) else f"{key}: {error}"
+
+
 def _order(config: Config) -> Iterator[str]:
     try:
         if config.data.order is not None:
             resolve(config.data.order)
     except ConfigError as error:
-        yield f"data.order: {error}"
+        yield _named("data.order", error)
+
+
+def _engine(config: Config) -> Iterator[str]:
+    try:
+        path = find_engine(config.rollout.engine)
+        if ":" in config.rollout.engine:
+            resolve(path)
+    except ConfigError as error:
+        yield _named("rollout.engine", error)
 
 
 def _sampling(config: Config) -> Iterator[str]:
@@ -226,6 +240,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _devices,
     _algorithm,
     _order,
+    _engine,
     _sampling,
     _correction,
     _reward,

@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ppo_lightning.algorithms.tables import resolve
@@ -13,7 +14,7 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.data.prompts import Prompt, PromptSet, load_prompts
 from ppo_lightning.data.sampler import Order, PromptSampler, in_order, shuffled
 from ppo_lightning.errors import ConfigError
-from ppo_lightning.parallel.ranks import ranks_of
+from ppo_lightning.parallel.ranks import Ranks, ranks_of
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 
@@ -101,32 +102,47 @@ class PromptDataModule(L.LightningDataModule):
         )
 
     def val_dataloader(self) -> DataLoader | list:
-        """Yield every validation row exactly once over all ranks."""
+        """Yield every validation row exactly once over all ranks, in equally many batches; a rank's may be empty."""
         if self.val_set is None:
             return []
-        ranks = ranks_of(self.trainer) if self.trainer else None
-        rows = list(range(len(self.val_set)))[ranks.rank :: ranks.size] if ranks else list(range(len(self.val_set)))
-        batches = [rows[start : start + VALIDATION_BATCH] for start in range(0, len(rows), VALIDATION_BATCH)]
+        ranks = ranks_of(self.trainer) if self.trainer else Ranks()
+        batches = validation_batches(len(self.val_set), ranks.rank, ranks.size)
         return DataLoader(self.val_set, batch_sampler=batches, collate_fn=collate)
+
+
+def validation_batches(rows: int, rank: int, ranks: int, size: int = VALIDATION_BATCH) -> list[list[int]]:
+    """Return this rank's positions in a validation set, batch by batch; the ranks have equally many batches."""
+    mine = list(range(rank, rows, ranks))
+    return [mine[start : start + size] for start in range(0, -(-rows // ranks), size)]
 
 
 def collate(prompts: list[Prompt]) -> DataProto:
     """Join prompts into a batch of prompt rows."""
     columns = ("raw_prompt", "raw_prompt_ids", "data_source", "reward_model", "extra_info")
     return DataProto.from_dict(
-        tensors={"dataset_index": torch.tensor([p.index for p in prompts])},
+        tensors={"dataset_index": torch.tensor([p.index for p in prompts], dtype=torch.int64)},
         non_tensors={name: as_column([getattr(p, name) for p in prompts]) for name in columns},
     )
 
 
-def assign_uids(batch: DataProto, draw: str) -> None:
-    """Give every prompt draw a name: the same prompt drawn twice is two groups."""
-    names = [f"{draw}-{place}-{index}" for place, index in enumerate(batch.batch["dataset_index"].tolist())]
+def assign_uids(batch: DataProto, draw: str, places: Tensor) -> None:
+    """Give every prompt draw a name: the same prompt drawn twice is two groups.
+
+    Args:
+        batch: prompt rows.
+        draw: name of the draw, unique in the run.
+        places: (B,) of the prompts in the draw over all ranks.
+    """
+    names = [
+        f"{draw}-{place}-{index}"
+        for place, index in zip(places.tolist(), batch.batch["dataset_index"].tolist(), strict=True)
+    ]
     batch.non_tensor_batch["uid"] = np.array(names, dtype=object)
 
 
-def with_samples(batch: DataProto, samples: int) -> DataProto:
-    """Repeat every prompt row `samples` times, side by side, and number the samples."""
+def with_samples(batch: DataProto, samples: int, places: Tensor) -> DataProto:
+    """Repeat every prompt row `samples` times, side by side, and number samples and, by `places` (B,), rows."""
     repeated = batch.repeat(samples, interleave=True)
     repeated.batch["sample_index"] = torch.arange(samples).repeat(len(batch))
+    repeated.batch["global_row"] = places.repeat_interleave(samples) * samples + repeated.batch["sample_index"]
     return repeated

@@ -1,7 +1,7 @@
 """Turn a raw row of a known format into a prompt: verl's schema, TRL's columns, or plain question and answer."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,9 @@ class Format:
 
 @dataclass(frozen=True)
 class Example:
-    """One problem before tokenising."""
+    """One problem before tokenising; `chat` is checked by `read_row`."""
 
-    chat: Chat
+    chat: Any
     ground_truth: Any
     data_source: str
     extra_info: dict[str, Any]
@@ -36,6 +36,20 @@ class Example:
 VERL = Format("verl", "verl's schema (prompt, data_source, reward_model.ground_truth, extra_info)")
 TRL = Format("trl", "TRL's columns (prompt and others)")
 QA = Format("qa", "question and answer")
+
+
+def detect_rows(rows: Sequence[tuple[int, dict[str, Any]]], config: DataConfig, source: str) -> Format:
+    """Tell the format from the first row that has one: a bad row is judged as a row, not as the file.
+
+    Raises:
+        DataError: none has; of the first row.
+    """
+    for _, row in rows:
+        try:
+            return detect(row, config, source)
+        except DataError:
+            continue
+    return detect(rows[0][1], config, source)
 
 
 def detect(columns: Iterable[str], config: DataConfig, source: str) -> Format:
@@ -74,16 +88,20 @@ def read_row(row: dict[str, Any], kind: Format, config: DataConfig, source: str)
     if config.system_prompt is not None and chat[0]["role"] != "system":
         chat = [{"role": "system", "content": config.system_prompt}, *chat]
     data_source = config.data_source or example.data_source
+    if not isinstance(data_source, str):
+        raise DataError(f"data_source must be text, got {data_source!r}")
     return Example(chat, _extracted(example.ground_truth, config), data_source, example.extra_info, example.style)
 
 
 def _verl(row: dict[str, Any], source: str) -> Example:
-    rewards = row["reward_model"]
+    rewards = row.get("reward_model")
     if not isinstance(rewards, dict) or "ground_truth" not in rewards:
         raise DataError("reward_model must hold ground_truth")
     extra = row.get("extra_info") or {}
+    if not isinstance(extra, dict):
+        raise DataError(f"extra_info must be an object, got {type(extra).__name__}")
     return Example(
-        row["prompt"],
+        row.get("prompt"),
         rewards["ground_truth"],
         row.get("data_source") or source,
         dict(extra),
@@ -92,8 +110,8 @@ def _verl(row: dict[str, Any], source: str) -> Example:
 
 
 def _trl(row: dict[str, Any], source: str) -> Example:
-    prompt = row["prompt"]
-    chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    prompt = row.get("prompt")
+    chat: Any = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     truth = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
     extra = {name: value for name, value in row.items() if name not in ("prompt", "data_source")}
     return Example(chat, truth, row.get("data_source") or source, extra)
@@ -140,6 +158,8 @@ def _checked(chat: Any) -> Chat:
             raise DataError(f"a message's role must be one of {', '.join(ROLES)}; got {message.get('role')!r}")
         if "\x00" in message["content"]:
             raise DataError("a message holds a NUL character")
+    if not any(message["content"].strip() for message in chat):
+        raise DataError("the prompt is empty")
     return [{"role": m["role"], "content": m["content"]} for m in chat]
 
 

@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ppo_lightning.errors import DataError
+from ppo_lightning.algorithms.tables import resolve
+from ppo_lightning.errors import ConfigError, DataError
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
@@ -64,7 +66,7 @@ GENERATORS: dict[str, Callable[..., list[dict]]] = {"arithmetic": arithmetic}
 
 
 def generate(name: str, options: str, key: str) -> list[dict]:
-    """Run a generator named `arithmetic` or `reasoning_gym/<task>` with `option=value,...`.
+    """Run a generator named `arithmetic`, `reasoning_gym/<task>` or `module:function` with `option=value,...`.
 
     Raises:
         DataError: the name or an option is not known, or a value is out of range.
@@ -75,11 +77,20 @@ def generate(name: str, options: str, key: str) -> list[dict]:
         if not equals:
             raise DataError(f"{key}={name}:{options}: each option must read option=value, got {item!r}")
         arguments[option.strip()] = _number(value.strip())
-    make = GENERATORS.get(name) or (lambda **kw: reasoning_gym(name.partition("/")[2], **kw))
+    make = GENERATORS.get(name)
+    if make is None:
+        make = _own(name, key) if ":" in name else partial(reasoning_gym, name.partition("/")[2])
     try:
         return make(**arguments)
     except (TypeError, KeyError) as error:
         raise DataError(f"{key}={name}:{options}: {error}") from None
+
+
+def _own(path: str, key: str) -> Callable[..., list[dict]]:
+    try:
+        return resolve(path)
+    except ConfigError as error:
+        raise DataError(f"{key}: {error}") from None
 
 
 def _operand(draw: random.Random, digits: int) -> int:

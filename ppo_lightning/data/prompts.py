@@ -8,6 +8,7 @@ from torch.utils.data import Dataset
 
 from ppo_lightning.config.schema import DataConfig
 from ppo_lightning.data import formats, sources
+from ppo_lightning.data.chat import render
 from ppo_lightning.errors import DataError
 
 SHOWN = 3
@@ -57,10 +58,9 @@ def load_prompts(
     limit = config.max_train_rows if key == "data.train" else config.max_val_rows
     rows = source.rows[:limit]
     if not rows:
-        raise DataError(
-            f"{key}={spec}: no rows" + (f"; {len(source.broken)} could not be read" if source.broken else "")
-        )
-    kind = formats.detect(rows[0][1], config, source.name)
+        first = f"; {len(source.broken)} could not be read, row %s: %s" % source.broken[0] if source.broken else ""
+        raise DataError(f"{key}={spec}: no rows{first}")
+    kind = formats.detect_rows(rows, config, source.name)
     result = PromptSet(source.name, kind.said, [], skipped=list(source.broken))
     for number, row in rows:
         _add(result, number, row, kind, config, tokenizer)
@@ -89,19 +89,6 @@ def _add(result: PromptSet, number: int, row: dict, kind: formats.Format, config
     result.prompts.append(Prompt(number, example.chat, ids, example.data_source, reward_model, extra))
 
 
-def render(tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
-    """Render a chat with the tokenizer's template and return its ids, the generation prompt included.
-
-    Raises:
-        DataError: the template refuses the chat.
-    """
-    try:
-        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # noqa: BLE001 - templates raise what their authors chose
-        raise DataError(f"the chat template refuses the prompt: {error}") from None
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
 def _judge(result: PromptSet, key: str, config: DataConfig) -> None:
     if result.skipped and config.bad_rows == "error":
         shown = "\n".join(f"  row {number}: {reason}" for number, reason in result.skipped[:SHOWN])
@@ -118,9 +105,11 @@ def _judge(result: PromptSet, key: str, config: DataConfig) -> None:
 
 def _summary(result: PromptSet, key: str) -> str:
     left_out = []
+    repeated = len(result) - len({tuple(prompt.raw_prompt_ids) for prompt in result.prompts})
     if result.too_long:
         left_out.append(f"{result.too_long} over the prompt limit")
     if result.skipped:
         left_out.append(f"{len(result.skipped)} bad rows (first: row {result.skipped[0][0]}: {result.skipped[0][1]})")
     tail = f", left out: {'; '.join(left_out)}" if left_out else ""
-    return f"{key}: {len(result)} prompts from {result.name} ({result.format}){tail}"
+    twice = f", {repeated} of them again (kept: each draw is a group of its own)" if repeated else ""
+    return f"{key}: {len(result)} prompts from {result.name} ({result.format}){twice}{tail}"

@@ -13,6 +13,7 @@ Order = Callable[[int], Sequence[int] | np.ndarray]
 class PromptSampler:
     """Yields, per draw, this rank's positions in the prompt set.
 
+    A draw is the same for any number of ranks, which take its prompts in turn: every mini-batch is spread evenly.
     Draw k of E draws per epoch takes the k-th slice of epoch k // E's order; what is left at an epoch's end (fewer
     than `per_draw` rows) is dropped. Nothing is kept but the next draw's number: setting `start` puts the sampler
     exactly where any other run stood.
@@ -73,8 +74,7 @@ class PromptSampler:
                 f"{len(order)} - return positions of prompts, in any order, as often as you like"
             )
         drawn = order[place * self.per_draw : (place + 1) * self.per_draw]
-        share = len(drawn) // self.ranks
-        return drawn[self.rank * share : (self.rank + 1) * share].tolist()
+        return drawn[self.rank :: self.ranks].tolist()
 
 
 def shuffled(rows: int, seed: int) -> Order:

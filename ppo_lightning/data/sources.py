@@ -1,5 +1,6 @@
 """Read raw rows from a file, the Hub or a generator; every row keeps the number it has at its source."""
 
+import codecs
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from ppo_lightning.errors import DataError
 
 Row = dict[str, Any]
 HUB_ID = re.compile(r"^(?P<id>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<split>[\w.\[\]:%-]+))?$")
+OWN = re.compile(r"^(?P<path>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(:(?P<options>.*))?$")
 FILES = (".jsonl", ".json", ".parquet")
 
 
@@ -35,7 +37,8 @@ def read(spec: str, key: str, say: Callable[[str], None] = lambda text: None) ->
     """Read the rows that a `data.train` or `data.val` value names.
 
     Args:
-        spec: file path, `owner/name[:config][@split]`, or `generator:option=value,...`.
+        spec: file path, `owner/name[:config][@split]`, `generator:option=value,...`, or a function of your own that
+            returns rows, `module:function[:option=value,...]`.
         key: the config key, for messages.
         say: where to tell what is being done.
 
@@ -48,13 +51,15 @@ def read(spec: str, key: str, say: Callable[[str], None] = lambda text: None) ->
         return Source(name, list(enumerate(generate(name, options, key))), [])
     if Path(spec).suffix in FILES or Path(spec).is_file():
         return _read_file(Path(spec), key)
+    if own := OWN.match(spec):
+        return Source(own["path"], list(enumerate(generate(own["path"], own["options"] or "", key))), [])
     match = HUB_ID.match(spec)
     if match and not Path(spec).exists():
         say(f"data: loading {spec} from the Hub")
         return _read_hub(match, spec, key)
     raise DataError(
         f"{key}={spec}: must be a .jsonl, .json or .parquet file, a Hub id such as openai/gsm8k:main@train, "
-        f"or a generator ({', '.join(GENERATORS)}, reasoning_gym/<task>)"
+        f"a generator ({', '.join(GENERATORS)}, reasoning_gym/<task>), or your own module:function"
     )
 
 
@@ -77,17 +82,15 @@ def _read_file(path: Path, key: str) -> Source:
     if not path.is_file():
         raise DataError(f"{key}={path}: no such file (looked in {Path.cwd()})")
     if path.suffix == ".parquet":
-        import pyarrow.parquet
-
         try:
-            return Source(str(path), list(enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1)), [])
+            return _parquet(path)
         except Exception as error:  # noqa: BLE001 - pyarrow raises many kinds; all mean: not a readable Parquet file
             raise DataError(f"{key}={path}: not readable as Parquet: {error}") from None
     if path.suffix == ".json":
         return _json_array(path, key)
     rows: list[tuple[int, Row]] = []
     broken: list[tuple[int, str]] = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines(), 1):
         if line.strip():
             _json_line(number, line, rows, broken)
     return Source(str(path), rows, broken)
@@ -95,28 +98,61 @@ def _read_file(path: Path, key: str) -> Source:
 
 def _json_line(number: int, line: bytes, rows: list[tuple[int, Row]], broken: list[tuple[int, str]]) -> None:
     try:
-        row = json.loads(line.decode("utf-8"))
+        _sort(number, json.loads(line.decode("utf-8")), rows, broken)
     except UnicodeDecodeError as error:
         broken.append((number, f"not UTF-8 at byte {error.start}"))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
         broken.append((number, f"not JSON: {error}"))
+
+
+def _sort(number: int, row: Any, rows: list[tuple[int, Row]], broken: list[tuple[int, str]]) -> None:
+    if not isinstance(row, dict):
+        broken.append((number, f"must be a JSON object, got {type(row).__name__}"))
+    elif not _encodable(row):
+        broken.append((number, "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character"))
     else:
-        if isinstance(row, dict):
-            rows.append((number, row))
-        else:
-            broken.append((number, f"must be a JSON object, got {type(row).__name__}"))
+        rows.append((number, row))
+
+
+def _encodable(value: Any) -> bool:
+    """Tell whether all texts in a nested value can be written as UTF-8: JSON's escapes allow what is none."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return all(_encodable(key) and _encodable(item) for key, item in value.items())
+    return not isinstance(value, list) or all(map(_encodable, value))
 
 
 def _json_array(path: Path, key: str) -> Source:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{key}={path}: not readable as JSON: {error}") from None
     if not isinstance(found, list):
         raise DataError(f"{key}={path}: must hold a list of objects, got {type(found).__name__}")
-    rows = [(number, row) for number, row in enumerate(found, 1) if isinstance(row, dict)]
-    broken = [(n, "must be a JSON object") for n, row in enumerate(found, 1) if not isinstance(row, dict)]
+    rows: list[tuple[int, Row]] = []
+    broken: list[tuple[int, str]] = []
+    for number, row in enumerate(found, 1):
+        _sort(number, row, rows, broken)
     return Source(str(path), rows, broken)
+
+
+def _parquet(path: Path) -> Source:
+    """Read a table; where a text in it is not UTF-8, row by row."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    try:
+        return Source(str(path), list(enumerate(table.to_pylist(), 1)), [])
+    except UnicodeDecodeError:
+        rows: list[tuple[int, Row]] = []
+        broken: list[tuple[int, str]] = []
+        for place in range(len(table)):
+            try:
+                rows.append((place + 1, table.slice(place, 1).to_pylist()[0]))
+            except UnicodeDecodeError as error:
+                broken.append((place + 1, f"not UTF-8 at byte {error.start} of a text"))
+        return Source(str(path), rows, broken)
 
 
 def _read_hub(match: re.Match[str], spec: str, key: str) -> Source:

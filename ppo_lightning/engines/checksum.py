@@ -10,6 +10,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from ppo_lightning.parallel.sharding import whole
+
 COLUMNS = 8
 """Columns read of each matrix."""
 
@@ -38,7 +40,7 @@ def column_checksum(policy: nn.Module, dtype: torch.dtype, version: int, names: 
     """
     weights = dict(policy.named_parameters())
     weights[HEAD] = policy.get_output_embeddings().weight
-    parts = ((name, pick(weights[name].detach(), version).to(dtype)) for name in sorted(names))
+    parts = ((name, pick(whole(weights[name].detach()), version).to(dtype)) for name in sorted(names))
     return checksum(parts)
 
 

@@ -5,17 +5,21 @@ place. Tokens depend on each request's key only (engines/sampling.py).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
+from ppo_lightning.config.schema import Config
 from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.engines.kv_cache import make_cache, use_attention
 from ppo_lightning.engines.sampling import draw, stream, uniforms
+from ppo_lightning.models.load import load_causal_lm
+from ppo_lightning.parallel.sharding import named_weights
 
 COMPACT_BELOW = 0.8
 """Rows are compacted when fewer than this share of the batch is still generating."""
@@ -73,7 +77,7 @@ class TransformersEngine(Interruptible):
 
     def expected_checksum(self, policy: nn.Module) -> float | None:
         """Return None when the policy's own tensors are used, else what a copy must add up to."""
-        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in policy.named_parameters())
+        return None if policy is self.model else checksum((n, p.to(self.dtype)) for n, p in named_weights(policy))
 
     def generate(
         self, requests: list[Request], sampling: Sampling, on_finish: OnFinish | None = None
@@ -189,3 +193,14 @@ def _select(state: Decoding, rows: list[int]) -> Decoding:
         [state.tokens[r] for r in rows],
         [state.log_probs[r] for r in rows],
     )
+
+
+def build_transformers(config: Config, module: Any) -> TransformersEngine:
+    """Decode with the policy itself, or with a copy where it is sharded or `rollout.dtype` asks for another type."""
+    rollout, policy = config.rollout, module.actor
+    dtype = config.model.dtype if rollout.dtype == "model" else rollout.dtype
+    if dtype != config.model.dtype or module.ranks.sharded:  # a sharded policy cannot decode by itself
+        policy = load_causal_lm(replace(config.model, dtype=dtype))
+        policy.requires_grad_(requires_grad=False).to(module.device)
+    context = getattr(policy.config, "max_position_embeddings", None) or 2**31
+    return TransformersEngine(policy, module.tokenizer.pad_token_id, rollout.sequences_per_batch, context)

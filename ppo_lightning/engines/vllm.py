@@ -240,6 +240,7 @@ def _start(vllm: Any, folder: str, options: VllmOptions) -> Any:
             logprobs_mode="processed_logprobs",
             generation_config="vllm",  # no sampling defaults from the model's folder
             worker_extension_cls=WORKER,
+            hf_overrides={"head_dtype": "float32"},  # the trainer's logits are float32, whatever the weights are
             **place,
         )
     except (RuntimeError, ValueError, OSError, AssertionError) as error:

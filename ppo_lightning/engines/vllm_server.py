@@ -5,6 +5,7 @@ Weights are written into the run directory, which the servers must see under the
 without a file needs GPUs on both sides), and servers that come back get them at the next sync.
 """
 
+import collections
 import contextlib
 import queue
 import shutil
@@ -88,6 +89,8 @@ class VllmServerEngine(Interruptible):
                 state = (*self._push(weights, version), "")
             except EngineError as error:  # told to all ranks before it is raised
                 state = ([], [], str(error))
+        else:
+            collections.deque(weights, maxlen=0)  # whole weights of a sharded model are gathered by all ranks
         addresses, names, problem = self.ranks.gather(state)[0]
         if problem:
             raise EngineError(problem)

@@ -1,6 +1,7 @@
 """Metrics in words, for the verb `metrics`: all that a configuration logs, or one explained. Torch-free."""
 
 from ppo_lightning.config.schema import Config
+from ppo_lightning.metrics.guide import guide_to
 from ppo_lightning.metrics.registry import METRICS, lookup
 
 
@@ -37,6 +38,8 @@ def explain(key: str, config: Config | None = None) -> str:
         "unit": spec.unit,
         "stage": spec.stage,
     }
+    if guide := guide_to(spec.key):
+        rows |= {"meaning": guide[0].meaning, "healthy": guide[0].healthy, "if not": guide[0].action}
     if config is not None:
         rows["logged"] = f"no: {why}" if (why := spec.absent_because(config)) else "yes"
     head = key if key == spec.key else f"{key}  (one of {spec.key})"

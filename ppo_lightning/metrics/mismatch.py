@@ -40,8 +40,8 @@ def mismatch_metrics(batch: DataProto, book: MetricBook) -> None:
     book.add("training/rollout_actor_probs_pearson_corr", PearsonValue, PearsonValue.row(trainer, engine, mask))
 
 
-def raise_alarm(metrics: dict[str, float | None], config: Config) -> str | None:
-    """Write training/rollout_probs_diff_alarm into a step's metrics; return a line to say if the gap is too wide.
+def raise_alarm(metrics: dict[str, float | None], config: Config) -> None:
+    """Write training/rollout_probs_diff_alarm into a step's metrics (`metrics/advice.py` makes it a warning).
 
     Raises:
         EngineError: the mean gap exceeds rollout.max_probs_diff.
@@ -49,14 +49,9 @@ def raise_alarm(metrics: dict[str, float | None], config: Config) -> str | None:
     key = f"{PREFIX}_mean"
     gap = metrics.get(key)
     if gap is None:
-        return None
+        return
     bound = config.rollout.max_probs_diff
     if bound is not None and gap > bound:
         raise EngineError(f"{key}={gap:.2e} must not exceed rollout.max_probs_diff={bound:g}: {ADVICE}")
     types = {config.model.dtype, config.model.dtype if config.rollout.dtype == "model" else config.rollout.dtype}
-    expected = max(EXPECTED[name] for name in types)
-    metrics[f"{PREFIX}_alarm"] = float(gap > expected)
-    if gap <= expected:
-        return None
-    rounding = f"rounding explains in {' + '.join(sorted(types))} ({expected:g})"
-    return f"warning: {key}={gap:.2e} is more than {rounding}: {ADVICE}"
+    metrics[f"{PREFIX}_alarm"] = float(gap > max(EXPECTED[name] for name in types))

@@ -41,6 +41,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("reward after KL", ("critic/rewards/mean",)),
         _spread("advantages", "critic/advantages"),
         Panel("parts and columns of the scorer", ("reward/<column>/mean",)),
+        Panel("groups without a difference", ("training/equal_score_groups",)),
         Panel("samples that could not be scored", tuple(key for key in METRICS if METRICS[key].stage == "score"
                                                         and METRICS[key].unit == "samples")),
     ),
@@ -55,6 +56,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("KL to the reference", ("actor/kl_loss", "actor/reward_kl_penalty")),
         Panel("clipped tokens", ("actor/pg_clipfrac", "actor/pg_clipfrac_lower")),
         Panel("explained variance", ("critic/vf_explained_var",)),
+        Panel("warnings", ("training/warnings", "training/records_lost")),
         Panel("steps left out", ("training/skipped_steps", "training/empty_minibatches", "training/nonfinite_values")),
     ),
     "engine gap": (

@@ -52,6 +52,23 @@ class MetricSpec:
         return self.key == key or ("<" in self.key and self.pattern.fullmatch(key) is not None)
 
 
+@dataclass(frozen=True)
+class Guide:
+    """What a person wants to know about metrics that belong together.
+
+    Attributes:
+        keys: patterns of declared keys; `*` stands for any text.
+        meaning: what the numbers tell.
+        healthy: what they look like in a sound run.
+        action: what to do when they do not.
+    """
+
+    keys: tuple[str, ...]
+    meaning: str
+    healthy: str
+    action: str
+
+
 def spread(
     key: str, of: str, over: str, unit: str, stage: str, absent_because: Absent = logged
 ) -> tuple[MetricSpec, ...]:
@@ -65,11 +82,16 @@ def spread(
 
 def either(*reasons: Absent) -> Absent:
     """Return the first reason that holds."""
-    return lambda config: next((why for reason in reasons if (why := reason(config))), None)
+
+    def first(config: Config) -> str | None:
+        return next((why for reason in reasons if (why := reason(config))), None)
+
+    first.__doc__ = " Or: ".join(reason.__doc__ or "" for reason in reasons if reason is not logged)
+    return first
 
 
 def no_critic(config: Config) -> str | None:
-    """The estimator needs no values."""
+    """The estimator needs no critic (`algorithm.adv_estimator`)."""
     if uses_critic(config):
         return None
     with_critic = ", ".join(name for name, estimator in ADVANTAGES.items() if estimator.critic)
@@ -77,67 +99,67 @@ def no_critic(config: Config) -> str | None:
 
 
 def no_servers(config: Config) -> str | None:
-    """The engine runs in this process."""
+    """The engine runs in this process (`rollout.engine` is not vllm_server)."""
     engine = config.rollout.engine
     return None if engine == "vllm_server" else f"rollout.engine={engine} needs no server; vllm_server does"
 
 
 def no_kl_in_reward(config: Config) -> str | None:
-    """KL in the reward is off."""
+    """KL in the reward is off (`algorithm.use_kl_in_reward`)."""
     return None if config.algorithm.use_kl_in_reward else "algorithm.use_kl_in_reward=false: no KL in the reward"
 
 
 def no_kl_loss(config: Config) -> str | None:
-    """KL in the loss is off."""
+    """KL in the loss is off (`actor.use_kl_loss`)."""
     return None if config.actor.use_kl_loss else "actor.use_kl_loss=false: no KL in the loss"
 
 
 def no_importance_weights(config: Config) -> str | None:
-    """Importance weights are off."""
+    """Importance weights are off (`rollout_correction.rollout_is`)."""
     return "rollout_correction.rollout_is=off" if config.rollout_correction.rollout_is == "off" else None
 
 
 def no_batch_normalisation(config: Config) -> str | None:
-    """Importance weights are not normalised."""
+    """Weights are not normalised (`rollout_correction.rollout_is_batch_normalize`)."""
     normalised = config.rollout_correction.rollout_is_batch_normalize
     return None if normalised else "rollout_correction.rollout_is_batch_normalize=false"
 
 
 def no_lower_bound(config: Config) -> str | None:
-    """Importance weights have an upper bound alone."""
+    """Weights have no lower bound (`rollout_correction.rollout_is_threshold`)."""
     bounds = config.rollout_correction.rollout_is_threshold
     return None if "_" in bounds else f"rollout_correction.rollout_is_threshold={bounds} has no lower bound"
 
 
 def no_rejection(config: Config) -> str | None:
-    """Rejection is off."""
+    """Rejection is off (`rollout_correction.rollout_rs`)."""
     return "rollout_correction.rollout_rs=off" if config.rollout_correction.rollout_rs == "off" else None
 
 
 def no_old_policy(config: Config) -> str | None:
-    """Old log-probs are the engine's, so that comparing both says nothing."""
+    """Old log-probs are the engine's own (`rollout_correction.bypass_mode`)."""
     bypass = config.rollout_correction.bypass_mode
     return "rollout_correction.bypass_mode=true: old log-probs are the engine's own" if bypass else None
 
 
 def no_group_filter(config: Config) -> str | None:
-    """Groups are not filtered."""
+    """Groups are not filtered (`algorithm.filter_groups`)."""
     return None if config.algorithm.filter_groups else "algorithm.filter_groups=false"
 
 
 def no_entropy(config: Config) -> str | None:
-    """No forward measures the entropy: old log-probs are the engine's."""
+    """No forward of the unchanged policy is run (`rollout_correction.bypass_mode`)."""
     bypass = config.rollout_correction.bypass_mode
     return "rollout_correction.bypass_mode=true: no forward of the unchanged policy is run" if bypass else None
 
 
 def no_entropy_bonus(config: Config) -> str | None:
-    """The entropy is not in the loss."""
+    """The entropy is not in the loss (`actor.entropy_coeff`)."""
     return None if config.actor.entropy_coeff != 0.0 else "actor.entropy_coeff=0"
 
 
 def no_clipping(config: Config) -> str | None:
-    """The policy loss does not clip ratios."""
+    """The policy loss clips no ratio (`actor.policy_loss`)."""
     name = config.actor.policy_loss
     known = POLICY_LOSSES.get(name)
     plain = known is not None and not {"clip_ratio_low", "tau_pos"} & set(known.options)
@@ -145,26 +167,31 @@ def no_clipping(config: Config) -> str | None:
 
 
 def no_lower_clipping(config: Config) -> str | None:
-    """The policy loss has no second bound for negative advantages."""
+    """The policy loss has no dual clip (`actor.policy_loss`)."""
     if config.actor.policy_loss == "clip_cov":
         return "actor.policy_loss=clip_cov has no dual clip"
     return no_clipping(config)
 
 
 def no_ratio_kl(config: Config) -> str | None:
-    """The policy loss does not report how far the policy moved."""
+    """The policy loss uses no old log-probs (`actor.policy_loss=reinforce`)."""
     return "actor.policy_loss=reinforce uses no old log-probs" if config.actor.policy_loss == "reinforce" else None
 
 
 def no_balancing(config: Config) -> str | None:
-    """Rows are not spread over ranks by their workload."""
+    """There is one rank, or rows are not balanced (`trainer.balance_batch`)."""
     if config.trainer.devices * config.trainer.nodes == 1:
         return "trainer.devices=1, trainer.nodes=1: nothing to balance"
     return None if config.trainer.balance_batch else "trainer.balance_batch=false"
 
 
+def no_groups(config: Config) -> str | None:
+    """Every prompt is sampled once."""
+    return "rollout.rollouts_per_prompt=1" if config.rollout.rollouts_per_prompt == 1 else None
+
+
 def no_score_norms(config: Config) -> str | None:
-    """No estimator asks for the sum of squared probabilities."""
+    """The estimator is no token baseline (`algorithm.adv_estimator`)."""
     estimator = find_estimator(ADVANTAGES, config.algorithm.adv_estimator)
     if "sum_pi_squared" in estimator.reads:
         return None
@@ -173,25 +200,25 @@ def no_score_norms(config: Config) -> str | None:
 
 
 def no_peak(config: Config) -> str | None:
-    """The device's peak is not known."""
+    """The device's peak is not known (a CPU, or `model.dtype=float32`)."""
     if config.trainer.accelerator == "cpu":
         return "trainer.accelerator=cpu: the peak of a CPU is not known"
     return None if config.model.dtype == "bfloat16" else f"model.dtype={config.model.dtype}: 16-bit peaks are known"
 
 
 def no_validation(config: Config) -> str | None:
-    """There are no validation rows."""
+    """There are no validation rows (`data.val`)."""
     return "data.val=null" if config.data.val is None else None
 
 
 def no_repeats(config: Config) -> str | None:
-    """Every validation prompt is sampled once."""
+    """Every validation prompt is sampled once (`validation.samples_per_prompt`)."""
     once = config.validation.samples_per_prompt == 1
     return "validation.samples_per_prompt=1" if once else None
 
 
 def no_checkpoint(config: Config) -> str | None:
-    """Nothing is saved."""
+    """Nothing is saved (`checkpoint.every_steps`)."""
     return "checkpoint.every_steps=0" if config.checkpoint.every_steps == 0 else None
 
 

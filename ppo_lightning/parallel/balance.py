@@ -33,7 +33,7 @@ def workload(lengths: np.ndarray) -> np.ndarray:
     return LINEAR * tokens + tokens * tokens
 
 
-def balance(lengths: np.ndarray, ranks: int, minibatch: int | None = None) -> Balance:
+def balance(lengths: np.ndarray, ranks: int, minibatch: int | None = None, together: int = 1) -> Balance:
     """Order rows so that every rank gets equally many rows of similar total workload from every mini-batch.
 
     Mini-batch m is made of rows m * minibatch to (m + 1) * minibatch of the given batch. In the balanced order the rows
@@ -44,13 +44,31 @@ def balance(lengths: np.ndarray, ranks: int, minibatch: int | None = None) -> Ba
         lengths: (B,) valid tokens of each row, prompt and response.
         ranks: Number of ranks.
         minibatch: Rows per optimizer step over all ranks; None: the whole batch.
+        together: Consecutive rows that stay on one rank, side by side.
 
     Raises:
-        DataError: B is not divisible by the mini-batch, or that not by the ranks.
+        DataError: B is not divisible by the mini-batch, or that not by the ranks times `together`.
     """
+    if together > 1:
+        return _balance_groups(lengths, ranks, minibatch, together)
     costs = workload(lengths)
+    return _balance(costs, ranks, len(costs) if minibatch is None else minibatch)
+
+
+def _balance_groups(lengths: np.ndarray, ranks: int, minibatch: int | None, together: int) -> Balance:
+    size = len(lengths) if minibatch is None else minibatch
+    if len(lengths) % together or size % together:
+        raise DataError(
+            f"rows of one prompt stay together: {len(lengths)} rows and mini-batches of {size} must be divisible by "
+            f"rollout.rollouts_per_prompt={together}: change update.sequences_per_minibatch"
+        )
+    groups = _balance(workload(lengths).reshape(-1, together).sum(1), ranks, size // together).order
+    order = (groups[:, None] * together + np.arange(together)).ravel()
+    return Balance(order, np.argsort(order))
+
+
+def _balance(costs: np.ndarray, ranks: int, size: int) -> Balance:
     rows = len(costs)
-    size = rows if minibatch is None else minibatch
     if ranks < 1 or size % ranks or (rows and (size < 1 or rows % size)):
         raise DataError(
             f"rows must be divisible by sequences_per_minibatch and that by the ranks, got {rows} rows, "
@@ -105,6 +123,37 @@ def karmarkar_karp(costs: np.ndarray, parts: int) -> list[np.ndarray]:
     return [np.sort(ordered[items]) for _, items in heap[0][3]]
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where the rows of a step are.
+
+    Attributes:
+        owners: (B,) int64, the rank that has each row, by its number among the rows of all ranks.
+        tokens: (B,) int64, valid tokens of each row, prompt and response.
+    """
+
+    owners: np.ndarray
+    tokens: np.ndarray
+
+
+def targets(tokens: np.ndarray, ranks: int, minibatch: int, together: int, balanced: bool) -> np.ndarray:
+    """Return the rank (B,) that each row goes to: from every mini-batch equally many rows to each.
+
+    Args:
+        tokens: (B,) valid tokens of each row, in the order in which mini-batches are cut.
+        ranks: Number of ranks.
+        minibatch: Rows per optimizer step over all ranks.
+        together: Consecutive rows that stay on one rank.
+        balanced: By workload; else the ranks take turns.
+    """
+    rows = len(tokens)
+    if not balanced:
+        return np.arange(rows) // together % ranks
+    found = np.empty(rows, dtype=np.int64)
+    found[balance(tokens, ranks, minibatch, together).order] = np.repeat(np.arange(ranks), rows // ranks)
+    return found
+
+
 def seqlen_statistics(lengths: np.ndarray, order: np.ndarray, ranks: int) -> dict[str, float]:
     """Return tokens per rank before and after balancing, under verl's names.
 
@@ -118,8 +167,11 @@ def seqlen_statistics(lengths: np.ndarray, order: np.ndarray, ranks: int) -> dic
         one), mean, in tokens.
     """
     tokens = np.asarray(lengths).astype(np.int64)
-    before = tokens.reshape(ranks, -1).sum(axis=1)
-    after = tokens[order].reshape(ranks, -1).sum(axis=1)
+    return spread_of(tokens.reshape(ranks, -1).sum(axis=1), tokens[order].reshape(ranks, -1).sum(axis=1))
+
+
+def spread_of(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
+    """Return the same from the tokens of each rank (ranks,) before and after balancing."""
     return {
         "global_seqlen/min": float(before.min()),
         "global_seqlen/max": float(before.max()),

@@ -51,6 +51,9 @@ _DECLARED = (
     Field("sample_index", BATCH, B, "int64", "rollout", "which of the n rollouts of its prompt a row is, from 0"),
     Field("dataset_index", BATCH, B, "int64", "data", "row of the data set that the prompt was drawn from"),
     Field(
+        "global_row", BATCH, B, "int64", "data", "number of the row among those of all ranks: the order they belong in"
+    ),
+    Field(
         "rm_scores",
         BATCH,
         BR,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ppo_lightning.errors import DataError
+from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 
 MARKER = "is_padding"
@@ -60,6 +61,20 @@ def drop_rows(batch: DataProto, dropped: Tensor) -> None:
     batch.pop(["response_mask"])
     kept = torch.where(dropped.unsqueeze(-1), torch.zeros_like(mask), mask)
     batch.union(DataProto.from_dict({MARKER: dropped, "response_mask": kept}))
+
+
+def alike(parts: Sequence[DataProto]) -> DataProto:
+    """Join batches whose rewards gave different columns; a row has None in a column that its batch lacked."""
+    parts = [part.select() for part in parts]
+    names = list(dict.fromkeys(name for part in parts for name in part.non_tensor_batch))
+    marked = any(MARKER in part.tensors() for part in parts)
+    for part in parts:
+        for name in names:
+            if name not in part.non_tensor_batch:
+                part.non_tensor_batch[name] = as_column([None] * len(part))
+        if marked and MARKER not in part.tensors():
+            drop_rows(part, torch.zeros(len(part), dtype=torch.bool))
+    return DataProto.concat(parts)
 
 
 def unpad(batch: DataProto, pad_size: int) -> DataProto:

@@ -27,7 +27,7 @@ def read_golds(spec: str, key: str, config: DataConfig, say: Callable[[str], Non
     """
     source = sources.read(spec, key, say)
     rows = source.rows[: config.max_train_rows if key == "data.train" else config.max_val_rows]
-    kind = formats.detect(rows[0][1], config, source.name) if rows else formats.QA
+    kind = formats.detect_rows(rows, config, source.name) if rows else formats.QA
     found: list[Gold] = []
     bad = list(source.broken)
     for number, row in rows:

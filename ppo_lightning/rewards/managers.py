@@ -4,7 +4,6 @@ A manager is `fn(scored, lengths, width, config) -> (B, R) float32`; module:func
 Shapes: B rows, R response width (`width`), L_i = lengths[i] valid response tokens of row i.
 """
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import ConfigError, RewardError
 from ppo_lightning.protocol.fields import FIELDS
@@ -107,15 +107,13 @@ def manager_of(config: RewardConfig) -> Manager:
         raise ConfigError("reward.overlong_buffer_tokens needs reward.manager=dapo - got naive, which knows no penalty")
     if config.manager in MANAGERS:
         return MANAGERS[config.manager]
-    module, colon, name = config.manager.partition(":")
-    if not colon:
+    if ":" not in config.manager:
         names = ", ".join(MANAGERS)
         raise ConfigError(f"reward.manager must be one of {names}, or module:function - got {config.manager!r}")
     try:
-        own: Manager = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        return resolve(config.manager)
+    except ConfigError as error:
         raise ConfigError(f"reward.manager={config.manager} cannot be imported: {error}") from error
-    return own
 
 
 def vet(scored: Sequence[Scored], lengths: Sequence[int], config: RewardConfig) -> list[Scored]:

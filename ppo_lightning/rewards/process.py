@@ -68,7 +68,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
-        self._mark = uuid.uuid4().hex
+        self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -259,7 +259,11 @@ def descendants(root: int) -> list[int]:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes whose environment holds a worker's mark, zombies left out; empty where there is no /proc."""
+    """Return the processes whose environment holds a worker's mark, zombies left out; empty where there is no /proc.
+
+    Args:
+        mark: a worker's mark, or the beginning of it: `<pid>-` stands for all workers that process pid has started.
+    """
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):

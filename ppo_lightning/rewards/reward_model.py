@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ppo_lightning.config.schema import RewardConfig
+from ppo_lightning.data.chat import render as encode_chat
 from ppo_lightning.errors import RewardError
-from ppo_lightning.rewards.chat import render
+from ppo_lightning.rewards.chat import chat_of, render
 from ppo_lightning.rewards.judge import judge_batch, raised
 from ppo_lightning.rewards.remote import RemoteModel
 from ppo_lightning.rewards.sample import Sample, Scored
@@ -70,9 +71,9 @@ def _column(outcome: dict[str, Any]) -> dict[str, Any]:
 
 def encode(tokenizer: Any, sample: Sample, limit: int) -> list[int]:
     """Return the chat as token ids; a chat that is too long loses its beginning, never its end."""
-    special = tokenizer.chat_template is None
-    text = render(tokenizer, sample)
-    return list(tokenizer(text, add_special_tokens=special, truncation=True, max_length=limit)["input_ids"])
+    if tokenizer.chat_template is None:
+        return list(tokenizer(render(tokenizer, sample), truncation=True, max_length=limit)["input_ids"])
+    return encode_chat(tokenizer, chat_of(sample), add_generation_prompt=False, whole=())[-limit:]
 
 
 def pad(sequences: Sequence[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:

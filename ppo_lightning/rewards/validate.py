@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.errors import ConfigError
 from ppo_lightning.rewards.combine import parts_of
@@ -57,6 +58,11 @@ def _manager(config: RewardConfig, response_tokens: int) -> list[str]:
     if config.manager not in MANAGER_NAMES and ":" not in config.manager:
         names = ", ".join(MANAGER_NAMES)
         found.append(f"reward.manager must be one of {names}, or module:function - got {config.manager!r}")
+    if ":" in config.manager:
+        try:
+            resolve(config.manager)
+        except ConfigError as error:
+            found.append(f"reward.manager: {error}")
     if config.manager in ("token", "turn") and has_reward_model(config):
         found.append(f"reward.manager={config.manager} takes the rule's token rewards: a reward model gives none")
     if config.overlong_buffer_tokens and config.manager in MANAGER_NAMES and config.manager != "dapo":

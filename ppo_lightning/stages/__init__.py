@@ -54,6 +54,7 @@ def reads_old_log_probs_early(config: Config) -> bool:
 
 
 def _no_old_log_prob(config: Config) -> str | None:
+    """One optimizer step per rollout, whose own forward gives the same numbers; or bypass mode."""
     if config.rollout_correction.bypass_mode:
         return "rollout_correction.bypass_mode takes the engine's log-probs"
     selects = config.actor.policy_loss in ("clip_cov", "kl_cov")
@@ -63,10 +64,12 @@ def _no_old_log_prob(config: Config) -> str | None:
 
 
 def _no_reference(config: Config) -> str | None:
+    """KL is neither in the reward nor in the loss (`algorithm.use_kl_in_reward`, `actor.use_kl_loss`)."""
     return None if uses_reference(config) else "algorithm.use_kl_in_reward and actor.use_kl_loss are off"
 
 
 def _no_values(config: Config) -> str | None:
+    """The estimator needs no critic (`algorithm.adv_estimator`)."""
     return None if uses_critic(config) else f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs no critic"
 
 

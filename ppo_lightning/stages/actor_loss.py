@@ -57,6 +57,7 @@ class ActorLoss:
             self.config.update,
             self.context.sharing,
             lambda chunk: log_probs(self.model, chunk, self.temperature)[:1],
+            self.context.ranks,
         )
         if corrects:
             self.bypass.correct(mini, current)
@@ -103,6 +104,10 @@ class ActorLoss:
             book.masked_mean(key, numerator, mask)
         book.loss("actor/loss", loss.detach())
         return loss
+
+    def idle(self, micro: Chunk) -> Tensor:
+        """Return a zero that depends on every parameter, from a micro-batch without valid tokens."""
+        return log_probs(self.model, micro, self.temperature)[0].sum()
 
     def close(self, mini: DataProto) -> None:
         """Write the correction's metrics of a mini-batch in bypass mode."""

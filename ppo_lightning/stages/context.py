@@ -13,6 +13,7 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.packing import Sharing
+from ppo_lightning.parallel.balance import Layout
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.data_proto import DataProto
 
@@ -38,6 +39,7 @@ class StepContext:
         book: metrics of this step.
         seconds: wall seconds by timer.
         recorded: names of the stages that ran, in order.
+        layout: where the rows of the step are, with several ranks.
         skipped: whether an optimizer step was left out because its gradient was not finite.
         draws: prompt draws consumed.
         draw_rows: takes the number of a further draw of this step, from 1, and returns its rows, ready for a rollout.
@@ -62,6 +64,7 @@ class StepContext:
     book: MetricBook = field(default_factory=MetricBook)
     seconds: dict[str, float] = field(default_factory=dict)
     recorded: list[str] = field(default_factory=list)
+    layout: Layout | None = None
     skipped: bool = False
     draws: int = 1
     draw_rows: Callable[[int], DataProto] | None = None

@@ -24,6 +24,10 @@ class CriticLoss:
         """Nothing is picked over the whole mini-batch; the mask is as it was."""
         return False
 
+    def idle(self, micro: Chunk) -> Tensor:
+        """Return a zero that depends on every parameter, from a micro-batch without valid tokens."""
+        return values(self.model, micro).sum()
+
     def close(self, mini: DataProto) -> None:
         """Nothing is measured over the whole mini-batch."""
 

@@ -1,7 +1,5 @@
 """DAPO's dynamic sampling, part of stage 1: draw prompts until the step is full of groups that can teach something."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,9 +8,8 @@ from ppo_lightning.algorithms.group_filter import rows_with_signal
 from ppo_lightning.algorithms.groups import group_ids
 from ppo_lightning.metrics.data import is_number
 from ppo_lightning.metrics.entries import row_sum
-from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.protocol.padding import MARKER, drop_rows
+from ppo_lightning.protocol.padding import MARKER, alike, drop_rows
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.score import score
 
@@ -23,34 +20,33 @@ RAW_SCORES = ("score", "acc")
 def refill(batch: DataProto, context: StepContext) -> None:
     """Replace groups without signal by groups of further draws, in place; the batch has been generated.
 
-    All ranks draw while any of them lacks groups, so that a step's draws are the same everywhere; a rank that is full
-    lets its share of a draw pass. After algorithm.filter_groups_max_batches draws what is still missing is filled up
-    with groups without signal, marked as padding: they keep the shape and count nowhere.
+    All ranks draw while they lack groups together, and the first groups with signal in the order of the draws are kept,
+    whichever rank has them: a step is the same for any number of ranks, and `spread` evens out their shares. After
+    algorithm.filter_groups_max_batches draws what is still missing is filled up with groups without signal, marked as
+    padding: they keep the shape and count nowhere.
 
     Reads: uid, response_mask, and what the score stage reads.
     Writes: the whole batch; training/num_gen_batches, training/dropped_groups; the draws of the step.
     """
     assert context.draw_rows is not None, "RolloutCallback must be among the callbacks: it draws"
-    wanted = len(set(batch.non_tensor_batch["uid"]))
+    wanted = len(set(batch.non_tensor_batch["uid"])) * context.ranks.size
     kept: list[DataProto] = []
     spare: list[DataProto] = []
-    current: DataProto | None = batch.select()
+    current = batch.select()
     draws, found, dropped = 1, 0, 0
     while True:
-        if current is not None:
-            score(current, context)
-            group, signal = group_ids(current.non_tensor_batch["uid"]), groups_with_signal(current)
-            kept.append(current.select_idxs(signal[group]))
-            spare.append(current.select_idxs(~signal[group]))
-            found, dropped = found + int(signal.sum()), dropped + int((~signal).sum())
-        short = context.ranks.sum(torch.tensor(max(wanted - found, 0), dtype=torch.float64))
-        if not short or draws >= context.config.algorithm.filter_groups_max_batches:
+        score(current, context)
+        group, signal = group_ids(current.non_tensor_batch["uid"]), groups_with_signal(current)
+        kept.append(current.select_idxs(signal[group]))
+        spare.append(current.select_idxs(~signal[group]))
+        found, dropped = found + int(signal.sum()), dropped + int((~signal).sum())
+        together = float(context.ranks.sum(torch.tensor(found, dtype=torch.float64)))
+        if together >= wanted or draws >= context.config.algorithm.filter_groups_max_batches:
             break
-        current = context.draw_rows(draws) if found < wanted else None
-        if current is not None:
-            context.roller.fill(current, context.seconds, context.book)
+        current = context.draw_rows(draws)
+        context.roller.fill(current, context.seconds, context.book)
         draws += 1
-    batch.become(fill_up(alike(kept), alike(spare), wanted))
+    batch.become(first_groups(alike(kept), alike(spare), wanted, context))
     context.draws = draws
     context.book.max("training/num_gen_batches", draws)
     context.book.sum("training/dropped_groups", dropped)
@@ -80,6 +76,21 @@ def raw_scores(batch: DataProto) -> Tensor:
     return row_sum(tensors["rm_scores"])
 
 
+def first_groups(kept: DataProto, spare: DataProto, wanted: int, context: StepContext) -> DataProto:
+    """Return this rank's part of the first `wanted` groups of all ranks, and number its rows anew."""
+    n = context.config.rollout.rollouts_per_prompt
+    numbers = [(part.tensors()["global_row"][::n] // n).tolist() for part in (kept, spare)]
+    found = context.ranks.gather(numbers)
+    chosen = sorted(number for mine, _ in found for number in mine)[:wanted]
+    chosen += sorted(number for _, mine in found for number in mine)[: wanted - len(chosen)]
+    places = {number: place for place, number in enumerate(chosen)}
+    full = fill_up(kept, spare, sum(number in places for part in numbers for number in part))
+    groups = (full.tensors()["global_row"] // n).tolist()
+    new = torch.tensor([places[number] * n for number in groups], dtype=torch.int64)
+    full.batch["global_row"] = new.to(full.batch["sample_index"]) + full.batch["sample_index"]
+    return full
+
+
 def fill_up(kept: DataProto, spare: DataProto, groups: int) -> DataProto:
     """Return the first `groups` groups of `kept`, filled up with groups of `spare` that count nowhere."""
     numbers = group_ids(kept.non_tensor_batch["uid"])
@@ -90,17 +101,3 @@ def fill_up(kept: DataProto, spare: DataProto, groups: int) -> DataProto:
     idle = spare.select_idxs(group_ids(spare.non_tensor_batch["uid"]) < missing)
     drop_rows(idle, torch.ones(len(idle), dtype=torch.bool))
     return alike([chosen, idle])
-
-
-def alike(parts: Sequence[DataProto]) -> DataProto:
-    """Join batches whose rewards gave different columns; a row has None in a column that its batch lacked."""
-    parts = [part.select() for part in parts]
-    names = list(dict.fromkeys(name for part in parts for name in part.non_tensor_batch))
-    marked = any(MARKER in part.tensors() for part in parts)
-    for part in parts:
-        for name in names:
-            if name not in part.non_tensor_batch:
-                part.non_tensor_batch[name] = as_column([None] * len(part))
-        if marked and MARKER not in part.tensors():
-            drop_rows(part, torch.zeros(len(part), dtype=torch.bool))
-    return DataProto.concat(parts)

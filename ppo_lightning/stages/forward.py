@@ -18,9 +18,12 @@ from ppo_lightning.parallel.micro_batches import (
     split_rows,
     token_lengths,
 )
+from ppo_lightning.parallel.ranks import Ranks
+from ppo_lightning.parallel.sharding import within
 from ppo_lightning.protocol.data_proto import DataProto
 
 READ_BY_MODELS = ("input_ids", "attention_mask", "responses", "response_mask")
+ALONE = Ranks()
 
 
 @dataclass(frozen=True)
@@ -123,15 +126,18 @@ def log_probs(
     """
     valid = chunk.mask.bool()
     targets = chunk.batch.batch["responses"][valid]
-    found = token_log_probs(
-        model, states(model, chunk), targets, temperature, with_entropy=entropy, with_squares=squares
-    )
+
+    def compute() -> tuple[Tensor, Tensor | None, Tensor | None]:
+        hidden = states(model, chunk)
+        return token_log_probs(model, hidden, targets, temperature, with_entropy=entropy, with_squares=squares)
+
+    found = within(model, compute)
     return tuple(None if part is None else laid_out(part, valid) for part in found)  # type: ignore[return-value]
 
 
 def values(critic: Critic, chunk: Chunk) -> Tensor:
     """Return the critic's values (b, R') of a micro-batch, 0 where the mask is 0."""
-    return laid_out(critic.values(states(critic, chunk)), chunk.mask.bool())
+    return laid_out(within(critic, lambda: critic.values(states(critic, chunk))), chunk.mask.bool())
 
 
 def laid_out(found: Tensor, valid: Tensor) -> Tensor:
@@ -139,17 +145,33 @@ def laid_out(found: Tensor, valid: Tensor) -> Tensor:
     return found.new_zeros(valid.shape).masked_scatter(valid, found)
 
 
+def idle(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Chunk:
+    """Return a micro-batch of weight 0, for a rank that has none left while others of a sharded model do."""
+    row = batch.select_idxs([0])
+    row.batch["response_mask"].zero_()
+    return next(iter(micros(row, update, sharing)))
+
+
 def without_grad(
-    batch: DataProto, update: UpdateConfig, sharing: Sharing, forward: Callable[[Chunk], tuple[Tensor, ...]]
+    batch: DataProto,
+    update: UpdateConfig,
+    sharing: Sharing,
+    forward: Callable[[Chunk], tuple[Tensor, ...]],
+    ranks: Ranks = ALONE,
 ) -> tuple[Tensor, ...]:
     """Apply `forward` to every micro-batch without gradients and return its results (B, R), rows in order."""
     rows, width = batch.batch["response_mask"].shape
     batch = batch.select(READ_BY_MODELS)
     parts: list[list[tuple[np.ndarray, Tensor]]] = []
+    done = 0
     with torch.no_grad():
         for chunk in micros(batch, update, sharing):
             found = forward(chunk)
             parts = parts or [[] for _ in found]
             for part, numbers in zip(parts, found, strict=True):
                 part.append((chunk.rows, numbers))
+            done += 1
+        if ranks.sharded:  # a forward pass is a collective
+            for _ in range(ranks.most(done) - done):
+                forward(idle(batch, update, sharing))
     return tuple(restore(part, rows, width) for part in parts)

@@ -22,6 +22,9 @@ def greedy_baseline(batch: DataProto, context: StepContext) -> None:
     Reads: what a rollout reads.
     Writes: reward_baselines (B,).
     """
+    if not len(batch):  # dynamic sampling has left this rank without rows
+        batch.batch["reward_baselines"] = torch.zeros(0)
+        return
     with context.timer("gen_max"):
         _, first, group = np.unique(batch.non_tensor_batch["uid"], return_index=True, return_inverse=True)
         prompts = batch.select(TENSORS, COLUMNS, VALUES).select_idxs(first)

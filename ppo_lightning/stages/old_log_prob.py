@@ -24,7 +24,7 @@ def old_log_prob(batch: DataProto, context: StepContext) -> None:
         return tuple(part for part in found if part is not None)
 
     names = ("old_log_probs", "entropys", "sum_pi_squared")
-    for name, found in zip(names, without_grad(batch, update, sharing, forward), strict=False):
+    for name, found in zip(names, without_grad(batch, update, sharing, forward, context.ranks), strict=False):
         batch.batch[name] = found
     log_entropy(batch.pop(["entropys"]).tensors()["entropys"], batch, context)
 

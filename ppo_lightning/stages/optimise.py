@@ -1,17 +1,19 @@
 """The loop that actor and critic share: PPO epochs, mini-batches, micro-batches, one optimizer step per mini-batch."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ppo_lightning.algorithms.aggregation import LossCounts, count
 from ppo_lightning.metrics.values import MetricBook
+from ppo_lightning.parallel.gradients import average_gradients
+from ppo_lightning.parallel.sharding import sum_gradients_at, whole
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import Chunk, micros
+from ppo_lightning.stages.forward import Chunk, idle, micros
+from ppo_lightning.stages.spread import epoch_rows
 
 
 class Loss(Protocol):
@@ -30,6 +32,9 @@ class Loss(Protocol):
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return the micro-batch's share of the mini-batch loss."""
 
+    def idle(self, micro: Chunk) -> Tensor:
+        """Return a zero that depends on every parameter, from a micro-batch without valid tokens."""
+
     def close(self, mini: DataProto) -> None:
         """See the whole mini-batch after its last backward."""
 
@@ -45,50 +50,50 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
     whose gradient is not finite leaves weights, optimizer and schedule as they are and is counted in
     training/skipped_steps.
     """
-    for rows in minibatch_rows(len(batch), context):
+    for epoch in range(context.config.update.ppo_epochs):
+        part, minibatches = epoch_rows(batch, context, epoch)
         # A batch of its own around the same tensors: what a loss adds to it is gone after the mini-batch.
-        mini = (batch if rows is None else batch.select_idxs(rows)).select()
-        counts = global_counts(mini, context)
-        if counts is not None and loss.prepare(mini):
-            counts = global_counts(mini, context)
-        if counts is None:
-            if context.ranks.first:
-                context.book.sum("training/empty_minibatches", 1.0)
-            continue
-        book = MetricBook()
-        for micro in micros(mini, context.config.update, context.sharing):
-            context.backward(loss(micro, counts, book))
-        loss.close(mini)
-        _step(context, loss, book)
-        context.book.update(book)
+        minis = [(part if len(rows) == len(part) else part.select_idxs(rows)).select() for rows in minibatches]
+        for mini, counts in zip(minis, global_counts(minis, context), strict=True):
+            _minibatch(mini, counts, context, loss)
     loss.finish()
 
 
-def global_counts(mini: DataProto, context: StepContext) -> LossCounts | None:
-    """Count the valid tokens and rows of a mini-batch over all ranks; None: there is none."""
-    tokens, sequences = context.ranks.sum(count(mini.batch["response_mask"])).tolist()
-    return LossCounts(tokens, sequences, context.ranks.size) if tokens else None
+def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext, loss: Loss) -> None:
+    if counts is not None and loss.prepare(mini):
+        (counts,) = global_counts([mini], context)
+    if counts is None:
+        if context.ranks.first:
+            context.book.sum("training/empty_minibatches", 1.0)
+        return
+    book = MetricBook()
+    chunks = list(micros(mini, context.config.update, context.sharing))
+    passes = context.ranks.most(len(chunks)) if context.ranks.sharded else len(chunks)
+    for number in range(passes):
+        sum_gradients_at(loss.model, last=number == passes - 1)
+        if number < len(chunks):
+            context.backward(loss(chunks[number], counts, book))
+        else:
+            context.backward(loss.idle(idle(mini, context.config.update, context.sharing)))
+    loss.close(mini)
+    if not context.ranks.sharded:  # a sharded model's gradients are averaged in its last backward pass
+        average_gradients(loss.model.parameters(), context.ranks)
+    _step(context, loss, book)
+    context.book.update(book)
 
 
-def minibatch_rows(rows: int, context: StepContext) -> Iterator[np.ndarray | None]:
-    """Yield the rows of every mini-batch of every PPO epoch; None stands for all rows in order."""
-    update = context.config.update
-    size = (update.sequences_per_minibatch or rows * context.ranks.size) // context.ranks.size
-    for epoch in range(update.ppo_epochs):
-        if size >= rows:
-            yield None
-            continue
-        order = np.arange(rows)
-        if update.shuffle:
-            order = np.random.default_rng((context.config.seed, context.step, epoch)).permutation(rows)
-        for start in range(0, rows, size):
-            yield order[start : start + size]
+def global_counts(minis: Sequence[DataProto], context: StepContext) -> list[LossCounts | None]:
+    """Count the valid tokens and rows of mini-batches over all ranks, in one collective; None: there is none."""
+    mine = torch.stack([count(mini.batch["response_mask"]) for mini in minis])
+    size = context.ranks.size
+    found = context.ranks.sum(mine).tolist()
+    return [LossCounts(tokens, sequences, size) if tokens else None for tokens, sequences in found]
 
 
 def _step(context: StepContext, loss: Loss, book: MetricBook) -> None:
     """Clip, check and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
-    norm = nn.utils.clip_grad_norm_(loss.model.parameters(), loss.grad_clip, error_if_nonfinite=False)
+    norm = whole(nn.utils.clip_grad_norm_(loss.model.parameters(), loss.grad_clip, error_if_nonfinite=False))
     finite = bool(torch.isfinite(norm))
     if finite:
         optimizer.step()

@@ -18,4 +18,5 @@ def ref_log_prob(batch: DataProto, context: StepContext) -> None:
         context.config.update,
         context.sharing,
         lambda chunk: log_probs(reference, chunk, temperature)[:1],
+        context.ranks,
     )

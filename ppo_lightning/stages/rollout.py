@@ -11,7 +11,7 @@ from ppo_lightning.engines.base import Completion, Engine, Request, Sampling
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.protocol.padding import pad_left, pad_right
+from ppo_lightning.protocol.padding import pad_left, pad_right, position_ids_from_mask
 from ppo_lightning.rewards.streaming import RuleRewards
 from ppo_lightning.stages import estimator_reads
 from ppo_lightning.stages.context import StepContext
@@ -122,7 +122,7 @@ class Roller:
                 "responses": responses.to(device),
                 "input_ids": torch.cat([prompts, responses], 1).to(device),
                 "attention_mask": attention.to(device),
-                "position_ids": (attention.cumsum(-1) - 1).clamp(min=0).to(device),
+                "position_ids": position_ids_from_mask(attention).to(device),
                 "response_mask": mask.to(device),
                 "rollout_log_probs": log_probs.to(device),
             },

@@ -6,6 +6,7 @@ import torch
 
 from ppo_lightning.metrics.data import column_metrics, data_metrics
 from ppo_lightning.metrics.flops import dense_shape, device_peak
+from ppo_lightning.metrics.groups import group_metrics
 from ppo_lightning.metrics.mismatch import mismatch_metrics
 from ppo_lightning.metrics.throughput import mfu_metric, throughput_metrics
 from ppo_lightning.metrics.timing import timing_metrics
@@ -25,6 +26,7 @@ def settle(batch: DataProto, context: StepContext) -> None:
     book, config = context.book, context.config
     widths = (config.data.max_prompt_tokens, config.rollout.response_tokens)
     data_metrics(batch, book, context.critic is not None, *widths)
+    group_metrics(batch, book)
     if not config.rollout_correction.bypass_mode:  # there old_log_probs are the engine's
         mismatch_metrics(batch, book)
         if not corrects_rollout(config):

@@ -16,4 +16,6 @@ def values(batch: DataProto, context: StepContext) -> None:
     assert critic is not None, "values runs only with a critic"
 
     update, sharing = context.config.update, context.sharing
-    (batch.batch["values"],) = without_grad(batch, update, sharing, lambda chunk: (forward.values(critic, chunk),))
+    (batch.batch["values"],) = without_grad(
+        batch, update, sharing, lambda chunk: (forward.values(critic, chunk),), context.ranks
+    )

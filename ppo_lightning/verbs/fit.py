@@ -25,7 +25,8 @@ def run(options: argparse.Namespace) -> int:
     validate(loaded.config)
     loaded = resolve_offline(loaded, say)
     validate(loaded.config)
-    from ppo_lightning.build import fit, quiet
+    from ppo_lightning.build import quiet
+    from ppo_lightning.run import fit
 
     quiet()
     return fit(loaded, options.resume)

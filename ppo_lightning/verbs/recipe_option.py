@@ -4,6 +4,7 @@ import argparse
 
 from ppo_lightning.config.load import Loaded, load
 from ppo_lightning.recipes import find
+from ppo_lightning.secrets import guard_tracebacks, learn
 
 
 def add_recipe_option(parser: argparse.ArgumentParser) -> None:
@@ -19,4 +20,7 @@ def load_recipe(options: argparse.Namespace) -> Loaded:
     Raises:
         ConfigError: naming everything that is wrong with it.
     """
-    return load(str(find(options.config)) if options.config else None, options.overrides)
+    guard_tracebacks()
+    loaded = load(str(find(options.config)) if options.config else None, options.overrides)
+    learn(loaded.config)
+    return loaded

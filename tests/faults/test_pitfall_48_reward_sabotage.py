@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.process import marked
 from ppo_lightning.rewards.sample import Sample
 
 SABOTAGE = Path(__file__).parents[1] / "unit" / "rewards" / "files" / "sabotage.py"
@@ -33,15 +34,8 @@ EXPECTED = {
 
 
 def survivors() -> set[int]:
-    """Return the living processes that carry the mark of a reward worker."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if b"PPO_LIGHTNING_REWARD_WORKER=" in entry.read_bytes():
-                found.add(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
+    """Return the reward workers of this process that live, and what they forked."""
+    return set(marked(f"{os.getpid()}-"))
 
 
 def test_two_workers_score_200_good_samples_among_twelve_sabotages(record_property):
@@ -155,6 +149,7 @@ TRAINER = """
 import sys
 from ppo_lightning.config.schema import RewardConfig
 from ppo_lightning.rewards.pool import RewardPool
+from ppo_lightning.rewards.process import marked
 from ppo_lightning.rewards.sample import Sample
 pool = RewardPool(RewardConfig(path=sys.argv[1], workers=2, timeout_s=600))
 pool.start()

@@ -1,4 +1,4 @@
-"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- verbs <- cli."""
+"""Imports point one way: algorithms, protocol, config <- stages, ... <- module, callbacks <- build <- run <- verbs <- cli."""
 
 import subprocess
 import sys
@@ -18,18 +18,24 @@ LAYERS = (
         "data",
         "parallel",
         "run_dir",
+        "dumps",
+        "secrets",
+        "background",
+        "environment",
         "samples",
         "signals",
         "loggers",
     },
-    {"module", "callbacks", "checkpoint", "report"},
-    {"build", "offline", "recipes"},
+    {"module", "callbacks", "checkpoint", "report", "explain"},
+    {"build", "offline", "recipes", "wandb_view"},
+    {"run"},
     {"verbs"},
     {"cli", "__main__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 TABLES = {
     ("config", "algorithms"): "the values of an option are the names of a table, and tables import no torch",
+    ("config", "engines"): "the same",
     ("config", "rewards"): "reward.on_error is read by the code that acts on it",
 }
 FOREIGN = {

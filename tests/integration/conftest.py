@@ -3,16 +3,20 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from ppo_lightning.build import fit, quiet
+from ppo_lightning.build import quiet
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
 from ppo_lightning.models import packaged
+from ppo_lightning.run import fit
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small_models import save_small
 
 SMALL = [
     "data.train=arithmetic:rows=40,digits=1,seed=1",
@@ -33,6 +37,12 @@ SMALL = [
 
 
 @pytest.fixture(scope="session")
+def small():
+    """Options of a run that takes seconds on the tiny model."""
+    return list(SMALL)
+
+
+@pytest.fixture(scope="session")
 def real_model():
     """Folder of the packaged model."""
     return str(packaged.get("smollm2-135m-instruct"))
@@ -41,24 +51,7 @@ def real_model():
 @pytest.fixture(scope="session")
 def tiny_model(real_model, tmp_path_factory):
     """Folder of a random model of two layers that shares the real tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-        initializer_range=0.3,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(real_model).save_pretrained(folder)
-    return str(folder)
+    return save_small(tmp_path_factory.mktemp("tiny"), real_model)
 
 
 class Record(L.Callback):

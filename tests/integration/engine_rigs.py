@@ -9,7 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from small_models import save_small
+from transformers import AutoModelForCausalLM
 
 from ppo_lightning.engines.base import Request, Sampling
 from ppo_lightning.parallel.ranks import Ranks
@@ -20,25 +21,10 @@ START_S = 240
 
 def save_model(folder, real_model):
     """Write a random model whose attention heads vLLM's CPU kernels take (32 wide); embeddings tied."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-        initializer_range=0.3,
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+    return save_small(
+        folder, real_model, hidden_size=64, intermediate_size=96, max_position_embeddings=CONTEXT, **heads
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(real_model).save_pretrained(folder)
-    return str(folder)
 
 
 class Server:
@@ -53,6 +39,7 @@ class Server:
         command += ["--port", str(self.port), "--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager"]
         command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
         command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
+        command += ["--hf-overrides", '{"head_dtype": "float32"}']
         command += ["--kv-cache-memory-bytes", str(2**27)]
         command += ["--worker-extension-cls", "ppo_lightning.engines.vllm_worker.PolicyWeights"]
         here = str(Path(__file__).parents[2])

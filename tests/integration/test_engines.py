@@ -243,6 +243,21 @@ def test_a_server_that_dies_in_the_middle_loses_nothing(server, folder, tmp_path
 
 
 @pytest.mark.vllm
+def test_a_run_on_a_server(server, folder, run, lines):
+    """Every step's weights reach the server, and its probabilities are the trainer's."""
+    engine = ["rollout.engine=vllm_server", f"rollout.servers=[{server.address}]", "rollout.max_probs_diff=1e-4"]
+    reward = f"reward.path={Path(__file__).parent / 'files' / 'rewards.py'}"  # the number of characters
+    chosen = [reward, "algorithm.adv_estimator=grpo", "trainer.steps=2"]
+    code, where, _ = run(f"model.path={folder}", *engine, *chosen)
+    assert code == 0
+    steps = [line for line in lines(where) if line["step"] > 0]
+    assert [line["step"] for line in steps] == [1, 2]
+    assert all(line["training/rollout_probs_diff_mean"] <= 1e-4 for line in steps)
+    assert all(line["actor/grad_norm"] > 0 for line in steps)
+    assert not (where / "server_weights").exists()
+
+
+@pytest.mark.vllm
 def test_no_server_at_all_is_one_message(request, tmp_path):
     vllm_or_skip(request.config)
     from ppo_lightning.engines.vllm_server import VllmServerEngine

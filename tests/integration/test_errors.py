@@ -41,7 +41,7 @@ def test_from_a_shell_there_is_no_traceback(cli):
         ("update.tokens_per_microbatch=10", "update.tokens_per_microbatch=10 must hold the longest sequence"),
         ("validation.samples_per_prompt=4 validation.temperature=0", "validation.samples_per_prompt=4"),
         ("reward.on_error=ignore", "reward.on_error must be stop, drop or score:<number>"),
-        ("trainer.strategy=ddp trainer.devices=2", "trainer.strategy=ddp on 2 device(s) is not available yet"),
+        ("trainer.devices=2", "trainer.strategy=single runs on one device, got trainer.devices=2 x trainer.nodes=1"),
         ("rollout=vlm", "Did you mean `vllm`?"),
         ("nonsense", "not understood: nonsense"),
         ("name=${oc.env:WANDB_API_KEY}", "would copy a secret"),

@@ -5,8 +5,8 @@ import signal
 
 import lightning as L
 
-from ppo_lightning.build import fit
 from ppo_lightning.callbacks.rollout import RolloutCallback
+from ppo_lightning.run import fit
 from ppo_lightning.signals import EXIT_TERMINATED
 
 

@@ -7,9 +7,10 @@ import lightning as L
 import pytest
 import torch
 
-from ppo_lightning.build import fit, quiet
+from ppo_lightning.build import quiet
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
+from ppo_lightning.run import fit
 from ppo_lightning.stages import STAGES
 from ppo_lightning.stages.forward import log_probs, without_grad
 

@@ -2,16 +2,19 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
+from small_models import save_small
+from transformers import LlamaForSequenceClassification
 
 from ppo_lightning.cli import main
 from ppo_lightning.errors import RewardError
 from ppo_lightning.rewards.chat import render
+from ppo_lightning.rewards.process import marked
 from ppo_lightning.rewards.reward_model import LocalModel
 from ppo_lightning.rewards.sample import Sample
 from ppo_lightning.rewards.streaming import HELD
@@ -44,21 +47,9 @@ def rows_of(folder, name="step_000001"):
 @pytest.fixture(scope="session")
 def judge_model(real_model, tmp_path_factory):
     """Folder of a random sequence-classification model with one output."""
-    folder = tmp_path_factory.mktemp("judge")
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_labels=1,
-        pad_token_id=2,
-        initializer_range=0.5,
-    )
-    LlamaForSequenceClassification(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(real_model).save_pretrained(folder)
-    return str(folder)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    changes = shape | {"num_labels": 1, "initializer_range": 0.5}
+    return save_small(tmp_path_factory.mktemp("judge"), real_model, LlamaForSequenceClassification, seed=1, **changes)
 
 
 class AfterRollout(L.Callback):
@@ -133,14 +124,8 @@ def test_validation_is_scored_by_the_reward_model_too(run, lines, judge_model):
 
 
 def workers_alive():
-    """Return the processes that carry the mark of a reward worker."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            found |= {entry.parent.name} if b"PPO_LIGHTNING_REWARD_WORKER=" in entry.read_bytes() else set()
-        except OSError:
-            continue
-    return found
+    """Return the reward workers of this process that live, and what they forked."""
+    return set(marked(f"{os.getpid()}-"))
 
 
 FRAGILE = [f"reward.path={HERE}", "reward.name=fragile", "rollout.rollouts_per_prompt=8"]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from ppo_lightning.explain.flow import ONLY_INSIDE, flow
+from ppo_lightning.protocol.fields import FIELDS
 from ppo_lightning.stages import STAGES
 
 GRPO = "algorithm.adv_estimator=grpo"
@@ -9,6 +11,16 @@ GRPO = "algorithm.adv_estimator=grpo"
 
 def expected(*left_out):
     return [stage.name for stage in STAGES if stage.name not in left_out]
+
+
+def fields_of(batch):
+    """Return the declared fields that a batch holds at the end of its step."""
+    return FIELDS.keys() & {*batch.tensors(), *batch.non_tensor_batch, *batch.meta_info}
+
+
+def explained(config):
+    """Return the fields that `explain` says are there at the end of a step."""
+    return {view.field.name for view in flow(config).fields if not view.off and view.field.name not in ONLY_INSIDE}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +40,7 @@ def test_recorded_order_equals_the_table(run, overrides, left_out):
     code, _, record = run(*overrides, "data.val=null", "checkpoint.every_steps=0", "trainer.steps=2")
     assert code == 0
     assert record.stages == [expected(*left_out)] * 2
+    assert fields_of(record.batches[-1]) == explained(record.modules[-1].config)
 
 
 def test_old_and_new_log_probs_agree_at_the_first_minibatch(run, lines):

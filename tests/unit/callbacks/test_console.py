@@ -62,6 +62,15 @@ def test_best_and_worst_come_from_a_group_that_differs(batch):
     assert (worst.score, worst.response) == (0.0, "9")
 
 
+def test_a_row_without_a_score_is_shown_as_such(batch):
+    batch.batch["is_padding"] = torch.tensor([False, False, False, True])
+    shown, out = view(terminal=False)
+    shown.begin(0, 3)
+    shown.on_step(1, METRICS, batch)
+    assert "best  +1.00  6 7" in out.getvalue()
+    assert "worst no score  9" in out.getvalue()
+
+
 def test_one_plain_line_per_step_without_a_terminal(batch):
     shown, out = view(terminal=False)
     shown.begin(0, 3)

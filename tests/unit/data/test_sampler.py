@@ -37,7 +37,7 @@ def test_file_order_without_shuffle():
 def test_ranks_share_a_draw():
     whole = drawn(rows=12, per_draw=4, draws=3)
     halves = [drawn(rows=12, per_draw=4, draws=3, rank=rank, ranks=2) for rank in (0, 1)]
-    assert [a + b for a, b in zip(*halves, strict=True)] == whole
+    assert [[row for pair in zip(a, b, strict=True) for row in pair] for a, b in zip(*halves, strict=True)] == whole
 
 
 def test_steps_that_take_several_draws_go_on_behind_them():

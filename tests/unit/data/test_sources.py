@@ -34,6 +34,14 @@ def test_arithmetic_is_right_and_repeats():
     assert rows != generate("arithmetic", "rows=50,digits=2,seed=4,operations=+-", "data.train")
 
 
+def test_a_function_of_ones_own_returns_rows(tmp_path, monkeypatch):
+    (tmp_path / "own_rows.py").write_text("def two(start=0):\n    return [{'a': start}, {'a': start + 1}]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    source = read("own_rows:two:start=5", "data.train")
+    assert (source.name, source.rows) == ("own_rows:two", [(0, {"a": 5}), (1, {"a": 6})])
+    assert read("own_rows:two", "data.train").rows == [(0, {"a": 0}), (1, {"a": 1})]
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -42,6 +50,8 @@ def test_arithmetic_is_right_and_repeats():
         ("arithmetic:rows", "option=value"),
         ("arithmetic:colour=red", "colour"),
         ("reasoning_gym/no_such_task", "no_such_task"),
+        ("no_such_module:rows", "data.train: 'no_such_module:rows' must be importable"),
+        ("json:loads:colour=red", "colour"),
     ],
 )
 def test_mistakes(spec, says):

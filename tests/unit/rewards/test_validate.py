@@ -19,7 +19,7 @@ VERL = str(Path(__file__).parent / "files" / "verl_reward.py")
         RewardConfig(),
         RewardConfig(path=VERL, name="f", parts=[{"scorer": "format", "weight": 0.1}]),
         RewardConfig(manager="dapo", overlong_buffer_tokens=64),
-        RewardConfig(manager="mine:f", on_error="score:-1"),
+        RewardConfig(manager="json:loads", on_error="score:-1"),
         RewardConfig(model_server="https://rm", model_own_resources=True),
     ],
 )
@@ -37,6 +37,7 @@ def test_sound_sections_have_no_problems(config):
         ({"model_server": "rm:8000"}, "reward.model_server must look like"),
         ({"model_own_resources": True}, "reward.model_own_resources needs"),
         ({"manager": "daop"}, "reward.manager must be one of"),
+        ({"manager": "no_such_file:f"}, "reward.manager: 'no_such_file:f' must be importable"),
         ({"overlong_buffer_tokens": 8}, "reward.overlong_buffer_tokens needs reward.manager=dapo"),
         ({"manager": "dapo", "overlong_buffer_tokens": 65}, "must be between 0 and rollout.response_tokens=64"),
         ({"on_error": "ignore"}, "reward.on_error must be"),

@@ -3,7 +3,8 @@ import torch
 
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.stages.dynamic_sampling import alike, fill_up, groups_with_signal, raw_scores
+from ppo_lightning.protocol.padding import alike
+from ppo_lightning.stages.dynamic_sampling import fill_up, groups_with_signal, raw_scores
 
 
 def make(uids, scores, dropped=None, **columns):

@@ -1,0 +1,104 @@
+"""One GRPO step of ours and of TRL's, side by side on the same work: seconds by phase, tokens/s, peak memory.
+
+    python -m benchmarks.step --model MODEL_FOLDER --data TRAIN_JSONL --peer PYTHON_WITH_TRL [--response 64]
+
+The same model in float32, the same chat prompts in the same order, 8 prompts x 8 rollouts, GRPO without a reference,
+one optimizer step per rollout, responses of one length (the end token is ignored; --real-lengths: it ends them). Each
+trainer runs in a process of its own with the same number of threads; while one takes a step the other waits, without
+spinning. The first step of each is not counted. --engine vllm takes vLLM in ours.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PHASES = ("generate", "score", "log_probs", "update", "other")
+
+
+class Worker:
+    """A trainer that takes one step each time it is asked."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+            )
+        self.listen()
+
+    def step(self) -> dict[str, Any]:
+        """Take a step; return its figures."""
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self.listen()
+
+    def listen(self) -> dict[str, Any]:
+        """Return the next line that is ours; libraries write to stdout too."""
+        for line in self.process.stdout:
+            if line.startswith('{"step_'):
+                return json.loads(line)
+        raise SystemExit(f"{self.process.args[1:3]} ended early:\n{self.log.read_text()[-3000:]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", required=True, help="JSONL file with question and answer")
+    parser.add_argument("--peer", help="Python of an environment with trl; without it ours alone is timed")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--response", type=int, default=64)
+    parser.add_argument("--micro", type=int, default=16, help="sequences per micro-batch, of both")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--real-lengths", action="store_true")
+    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo", help="ppo: with critic and reference")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = vars(args) | {"folder": folder, "model": str(Path(args.model).resolve())}
+        environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "OMP_WAIT_POLICY": "passive"}
+        commands = {"ours": [sys.executable, str(HERE / "step_ours.py"), json.dumps(work)]}
+        if args.peer:
+            commands["TRL"] = [args.peer, str(HERE / "step_trl.py"), json.dumps(work)]
+        workers = {name: Worker(made, environment, Path(folder) / f"{name}.log") for name, made in commands.items()}
+        for worker in workers.values():
+            worker.step()
+        steps: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
+        for _ in range(args.rounds):
+            for name, worker in workers.items():
+                steps[name].append(worker.step())
+                print(f"# {name} {json.dumps(steps[name][-1])}", file=sys.stderr, flush=True)
+        for worker in workers.values():
+            worker.process.kill()
+    table(args, steps)
+
+
+def table(args: argparse.Namespace, steps: dict[str, list[dict[str, Any]]]) -> None:
+    """Print medians by phase, and the ratio of whole steps with its spread over rounds."""
+    lengths = "real lengths" if args.real_lengths else "fixed lengths"
+    print(
+        f"{args.algorithm}, {args.prompts} prompts x {args.rollouts}, R = {args.response} ({lengths}), float32, "
+        f"{args.threads} threads, {args.engine}, median of {args.rounds} alternating steps"
+    )
+    print(f"| trainer | {' | '.join(PHASES)} | step, s | tokens/s | peak GiB |\n|{'---|' * (len(PHASES) + 4)}")
+    for name, taken in steps.items():
+        phases = [f"{statistics.median(one['phases'][phase] for one in taken):.2f}" for phase in PHASES]
+        seconds = statistics.median(one["step_s"] for one in taken)
+        rate = statistics.median(one["tokens"] / one["step_s"] for one in taken)
+        peak = max(one["peak_gib"] for one in taken)
+        print(f"| {name} | {' | '.join(phases)} | {seconds:.2f} | {rate:.0f} | {peak:.2f} |")
+    if len(steps) == 2:
+        ratios = [peer["step_s"] / ours["step_s"] for ours, peer in zip(steps["ours"], steps["TRL"], strict=True)]
+        print(f"\nTRL / ours: {statistics.median(ratios):.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Our side of benchmarks/step.py: a run that takes one step for every line on stdin."""
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ppo_lightning.build import quiet
+from ppo_lightning.config.load import load
+from ppo_lightning.config.validate import validate
+from ppo_lightning.run import fit
+
+TIMERS = {
+    "generate": ("gen", "update_weights"),
+    "score": ("reward",),
+    "log_probs": ("old_log_prob", "ref", "values"),
+    "update": ("update_actor", "update_critic"),
+}
+
+
+class OnDemand(L.Callback):
+    """Waits for a line before each step, and prints the figures of the step after it."""
+
+    def __init__(self) -> None:
+        self.begin = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Wait for the first step's line."""
+        print(json.dumps({"step_ready": True}), flush=True)
+        self._wait()
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Print the step's figures; runs after its metrics. Wait for the next."""
+        seconds = time.perf_counter() - self.begin
+        timers = pl_module.context.seconds
+        phases = {phase: sum(timers.get(name, 0.0) for name in names) for phase, names in TIMERS.items()}
+        phases["other"] = seconds - sum(phases.values())
+        tokens = int(batch.batch["response_mask"].sum())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(json.dumps({"step_s": seconds, "phases": phases, "tokens": tokens, "peak_gib": peak}), flush=True)
+        self._wait()
+
+    def _wait(self) -> None:
+        if not sys.stdin.readline():
+            raise SystemExit(0)
+        self.begin = time.perf_counter()
+
+
+def main() -> None:
+    work = json.loads(sys.argv[1])
+    quiet()
+    loaded = load(None, overrides(work))
+    validate(loaded.config)
+    fit(loaded, callbacks=[OnDemand()])
+
+
+def overrides(work: dict[str, Any]) -> list[str]:
+    sequences = work["prompts"] * work["rollouts"]
+    return [
+        f"algorithm={work['algorithm']}",
+        f"rollout={work['engine']}",
+        f"model.path={work['model']}",
+        f"data.train={Path(work['data']).resolve()}",
+        "data.val=null",
+        "data.data_source=openai/gsm8k",
+        "data.shuffle=false",
+        f"data.prompts_per_step={work['prompts']}",
+        f"rollout.rollouts_per_prompt={work['rollouts']}",
+        f"rollout.response_tokens={work['response']}",
+        f"rollout.ignore_eos={str(not work['real_lengths']).lower()}",
+        f"update.sequences_per_minibatch={sequences}",
+        f"update.sequences_per_microbatch={work['micro']}",
+        "actor.lr=1e-6",
+        "reward.workers=1",
+        "trainer.steps=1000",
+        f"trainer.threads={work['threads']}",
+        "checkpoint.every_steps=0",
+        "logging.samples_per_step=0",
+        f"output_dir={work['folder']}",
+        "name=ours",
+    ]
+
+
+if __name__ == "__main__":
+    main()

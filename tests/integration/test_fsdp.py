@@ -1,0 +1,82 @@
+"""FSDP2 on two processes gives the numbers of DDP, and a run goes on under another strategy or number of ranks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent))
+import rank_jobs
+
+OPTIONS = [
+    "actor.use_kl_loss=true",
+    "update.tokens_per_microbatch=80",  # one or two rows: the ranks need different numbers of micro-batches
+    "update.share_prompts=false",
+    "checkpoint.every_steps=2",
+    "trainer.steps=3",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folder of runs: `straight` and `sharded` to the end, and such as go on from the other's second step."""
+    folder = tmp_path_factory.mktemp("fsdp")
+    model = rank_jobs.save_small_model(tmp_path_factory.mktemp("small"))
+    saved = {name: str(folder / "2" / name / "checkpoints" / "step_000002") for name in ("straight", "sharded")}
+
+    def job(name, strategy, resume="never", ranks=2):
+        return rank_jobs.job(folder, model, name, *OPTIONS, ranks=ranks, strategy=strategy, resume=resume)
+
+    jobs = [
+        job("straight", "ddp"),
+        job("sharded", "fsdp"),
+        job("ddp_on", "ddp", saved["sharded"]),
+        job("fsdp_on", "fsdp", saved["straight"]),
+    ]
+    rank_jobs.together(jobs, folder)
+    rank_jobs.do([job("one_on", "single", saved["sharded"], ranks=1)])
+    return folder
+
+
+def test_fsdp_equals_ddp(runs):
+    """Losses, metrics and weights of three steps; the ranks' numbers of micro-batches differ."""
+    straight, sharded = runs / "2" / "straight", runs / "2" / "sharded"
+    found = rank_jobs.differences(rank_jobs.lines(straight), rank_jobs.lines(sharded))
+    assert {key: value for key, value in found.items() if value > 1e-5} == {}
+    assert found["actor/pg_loss"] <= 2e-6
+    left, right = (rank_jobs.kept(folder, 2)[0]["weights"] for folder in (straight, sharded))
+    assert rank_jobs.weight_difference(left, right) <= 1e-6
+
+
+def test_models_are_cut_over_the_ranks(runs):
+    """Negative control of the above: no rank held a whole actor, critic or reference under fsdp, each did under ddp."""
+    for name, share in (("straight", 1.0), ("sharded", 0.5)):
+        kept = rank_jobs.kept(runs / "2" / name, 2)
+        total = sum(value.numel() for value in kept[0]["weights"].values())
+        assert [part["held"] / total for part in kept] == pytest.approx([share, share], abs=0.02)
+
+
+def test_a_checkpoint_of_fsdp_holds_whole_tensors(runs):
+    folder = runs / "2" / "sharded" / "checkpoints" / "step_000003"
+    final = rank_jobs.kept(runs / "2" / "sharded", 2)[0]["weights"]
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "actor").state_dict()
+    assert all(
+        torch.equal(loaded[name.removeprefix("actor.")], value) for name, value in final.items() if "actor" in name
+    )
+    critic = load_file(folder / "critic.safetensors")
+    assert all(torch.equal(value, final[f"critic.{name}"]) for name, value in critic.items())
+
+
+@pytest.mark.parametrize(("ranks", "name"), [(2, "ddp_on"), (2, "fsdp_on"), (1, "one_on")])
+def test_a_run_goes_on_under_another_strategy_and_number_of_ranks(runs, ranks, name):
+    """The third step after a resume is that of the run that never stopped."""
+    straight, resumed = rank_jobs.lines(runs / "2" / "straight")[-1:], rank_jobs.lines(runs / str(ranks) / name)
+    assert [line["step"] for line in resumed] == [3]
+    found = rank_jobs.differences(straight, resumed)
+    assert {key: value for key, value in found.items() if value > 1e-5} == {}
+    left = rank_jobs.kept(runs / "2" / "straight", 2)[0]["weights"]
+    right = rank_jobs.kept(runs / str(ranks) / name, ranks)[0]["weights"]
+    assert rank_jobs.weight_difference(left, right) <= 1e-6

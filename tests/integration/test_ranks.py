@@ -1,0 +1,218 @@
+"""Several ranks give the numbers of one: losses, weights, metrics, rollouts, dumps; a rank's failure ends all."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from ppo_lightning.config.schema import AGGREGATIONS
+
+sys.path.insert(0, str(Path(__file__).parent))
+import rank_jobs
+
+LOSSES = ("actor/pg_loss", "actor/loss", "critic/vf_loss")
+NOISE = {"rollout_corr/chi2_seq": 2e-5, "training/rollout_probs_diff_max": 1e-5}
+"""These measure the rounding between engine and trainer: here nothing else is in them. The first has twice the sum over
+a row's tokens."""
+
+PPO = [
+    "data.val=arithmetic:rows=5,digits=1,seed=2",
+    "validation.every_steps=2",
+    "validation.samples_per_prompt=2",
+    "validation.temperature=1.0",
+    "algorithm.use_kl_in_reward=true",
+    "algorithm.kl_ctrl=adaptive",
+    "algorithm.kl_horizon=50",
+    "actor.entropy_coeff=0.01",
+]
+GRPO = [
+    "algorithm.adv_estimator=grpo",
+    "actor.use_kl_loss=true",
+    "update.ppo_epochs=2",
+    "update.shuffle=true",
+    "update.tokens_per_microbatch=80",
+    "update.share_prompts=false",
+]
+DAPO = [
+    "algorithm.adv_estimator=grpo",
+    "algorithm.filter_groups=true",
+    "algorithm.filter_groups_max_batches=3",
+    "algorithm.pf_ppo_reweight=pow",
+    "actor.policy_loss=clip_cov",
+    "reward.name=coarse",
+]
+CASES = {
+    "ppo": [*PPO, "trainer.steps=3"],
+    "grpo": [*GRPO, "trainer.steps=2", "update.loss_agg_mode=seq-mean-token-mean"],
+    "dapo": [*DAPO, "trainer.steps=2"],
+    "control": ["reward.name=long", "trainer.balance_batch=false", "trainer.steps=1"],
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return rank_jobs.save_small_model(tmp_path_factory.mktemp("small"))
+
+
+def run_on_one_and_two(folder, model, cases, *wrong):
+    rank_jobs.do([rank_jobs.job(folder, model, name, *options) for name, options in cases.items()])
+    jobs = [rank_jobs.job(folder, model, name, *options, ranks=2) for name, options in cases.items()]
+    rank_jobs.together([*jobs, *wrong], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(model, tmp_path_factory):
+    """Folder with runs of CASES on one rank, below 1/, and on two, below 2/."""
+    folder = tmp_path_factory.mktemp("ranks")
+    wrong = rank_jobs.job(folder, model, "wrong", *CASES["control"], ranks=2, wrong=True)
+    return run_on_one_and_two(folder, model, CASES, wrong)
+
+
+def check_equal(folder, name):
+    """Compare a run on two ranks with that on one; return the largest difference of losses, metrics and weights."""
+    one, two = folder / "1" / name, folder / "2" / name
+    found = rank_jobs.differences(rank_jobs.lines(one), rank_jobs.lines(two))
+    loss = max(found[key] for key in LOSSES if key in found)
+    (single,), (first, second) = rank_jobs.kept(one, 1), rank_jobs.kept(two, 2)
+    weights = rank_jobs.weight_difference(single["weights"], first["weights"])
+    assert loss <= 2e-6, found
+    assert {key: value for key, value in found.items() if value > NOISE.get(key, 1e-6)} == {}
+    assert weights <= 1e-6
+    assert all(torch.equal(value, second["weights"][key]) for key, value in first["weights"].items())
+    return loss, max(value for key, value in found.items() if key not in NOISE), weights
+
+
+def dumps(folder):
+    return {
+        path.name: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in sorted((folder / "rollouts").iterdir())
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pitfalls_2_6_7_10_two_ranks_equal_one(runs, name):
+    """Losses, every metric but those of time, and weights, with uneven lengths and several mini-batches per step."""
+    check_equal(runs, name)
+    lengths = [row["response_length"] for row in dumps(runs / "2" / name)["step_000001.jsonl"]]
+    assert len(set(lengths)) > 3
+
+
+def test_dividing_by_each_ranks_own_count_is_seen(runs):
+    """Negative control: the mean of the ranks' own means is another loss."""
+    right, wrong = (rank_jobs.lines(runs / "2" / name)[0] for name in ("control", "wrong"))
+    assert abs(right["critic/vf_loss"] - wrong["critic/vf_loss"]) > 1e-2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pitfall_13_dumps_hold_every_ranks_rows_in_their_order(runs, name):
+    """The same rollouts, scores and names; advantages agree."""
+    one, two = dumps(runs / "1" / name), dumps(runs / "2" / name)
+    assert one.keys() == two.keys()
+    for file, rows in one.items():
+        assert [row.pop("advantage", 0.0) for row in rows] == pytest.approx(
+            [row.pop("advantage", 0.0) for row in two[file]], abs=1e-5
+        )
+        for row, other in zip(rows, two[file], strict=True):
+            tokens, others = row.pop("tokens", {"text": []}), other.pop("tokens", {"text": []})  # rest: rounded numbers
+            assert tokens["text"] == others["text"]
+            assert row == other
+
+
+def test_pitfall_56_validation_rows_come_once(runs):
+    """Five rows over two ranks, two samples each: every row twice, in order."""
+    for ranks in ("1", "2"):
+        rows = dumps(runs / ranks / "ppo")["validation_000000.jsonl"]
+        assert [row["extra_info"]["index"] for row in rows] == [row for row in range(5) for _ in (0, 1)]
+        assert rank_jobs.lines(runs / ranks / "ppo")[0]["val-aux/arithmetic/num_prompts"] == 5
+
+
+def test_balancing_moves_groups_and_evens_out_work(runs):
+    steps = [line for line in rank_jobs.lines(runs / "2" / "ppo") if line["step"]]
+    before = [line["global_seqlen/minmax_diff"] for line in steps]
+    after = [line["global_seqlen/balanced_max"] - line["global_seqlen/balanced_min"] for line in steps]
+    assert sum(after) < sum(before)
+    assert all(line["global_seqlen/mean"] * 2 == line["perf/total_num_tokens"] for line in steps)
+    assert not any(key.startswith("global_seqlen") for line in rank_jobs.lines(runs / "1" / "ppo") for key in line)
+
+
+def test_pitfall_54_ranks_need_not_have_equally_many_micro_batches(runs):
+    """A budget of one or two rows cuts the ranks' parts of a mini-batch into different numbers (case grpo)."""
+    rows = dumps(runs / "2" / "grpo")["step_000001.jsonl"]
+    assert len({row["response_length"] for row in rows}) > 3  # the run ended, and `check_equal` held
+
+
+def test_collectives_per_step(runs):
+    """Few: one per optimizer step for gradients, one per PPO epoch for counts, a handful for the rest of the step."""
+    for name, optimizer_steps, epochs in (("ppo", 4, 2), ("grpo", 4, 2)):
+        calls = rank_jobs.kept(runs / "2" / name, 2)[0]["calls"][0]
+        assert calls["all_reduce"] <= optimizer_steps + epochs + 6, calls
+        assert calls["all_gather_object"] + calls["gather_object"] <= 6, calls
+
+
+@pytest.mark.slow
+def test_twenty_steps_of_every_aggregation(model, tmp_path):
+    """PPO and GRPO, 20 steps, every aggregation mode."""
+    ppo = [option for option in PPO if not option.startswith(("data.val", "validation"))]
+    grpo = [option for option in GRPO if not option.startswith("update.tokens")]
+    cases = {
+        f"{name}-{mode}": [*options, "trainer.steps=20", f"update.loss_agg_mode={mode}"]
+        for name, options in (("ppo", ppo), ("grpo", grpo))
+        for mode in AGGREGATIONS
+    }
+    run_on_one_and_two(tmp_path, model, cases)
+    found = {name: check_equal(tmp_path, name) for name in cases}
+    print({name: [f"{value:.1e}" for value in values] for name, values in found.items()})  # noqa: T201
+
+
+@pytest.fixture
+def start(model, tmp_path):
+    """Return a function that starts `python -m ppo_lightning fit` on two ranks, by itself or through torchrun."""
+
+    def go(*overrides, launcher=("-m", "ppo_lightning")):
+        options = rank_jobs.job(tmp_path, model, "run", *overrides, ranks=2)["overrides"]
+        root = Path(__file__).parents[2]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(root), str(rank_jobs.FILES)]),
+            "RANK_LOSSES_NOTE": str(tmp_path / "note"),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, *launcher, "fit", *options]
+        begun = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+        return begun, tmp_path
+
+    return go
+
+
+def test_a_failing_rank_ends_all_with_its_message(start):
+    """The second rank raises within an update: both end soon, exit code 1, and its error is the last thing said.
+
+    The command starts the second rank by itself.
+    """
+    ended, folder = start("actor.policy_loss=rank_losses:breaks")
+    seconds = time.time() - float((folder / "note").read_text())
+    assert ended.returncode == 1
+    assert seconds < 30
+    said = ended.stderr.strip().splitlines()
+    assert said[-1] == "ZeroDivisionError: the second rank cannot go on"
+    assert "error: rank 1 of 2 failed, and all ranks with it" in said
+    assert ended.stderr.count("Traceback") == 1
+    assert ended.stdout.count("ppo_lightning") == 1  # one banner: the first rank's
+    assert [path.name for path in (folder / "2").iterdir()] == ["run"]
+
+
+@pytest.mark.slow
+def test_torchrun_needs_no_change(start):
+    """The same command under torchrun; the failure of a rank is in torchrun's own summary as well."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "ppo_lightning")
+    ended, folder = start("trainer.steps=2", launcher=launcher)
+    assert ended.returncode == 0, ended.stderr
+    assert [line["step"] for line in rank_jobs.lines(folder / "2" / "run")] == [1, 2]
+    ended, _ = start("actor.policy_loss=rank_losses:breaks", launcher=launcher)
+    assert ended.returncode == 1
+    assert ended.stderr.rindex("ZeroDivisionError: the second rank cannot go on") > ended.stderr.rindex("Root Cause")
