@@ -7,6 +7,7 @@ which sums a float64 tensor over the data-parallel ranks; on one rank it is the 
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
@@ -46,22 +47,19 @@ def masked_mean(
 
 
 def _centre(
-    values: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], all_reduce: Reduce
-) -> tuple[Float[Tensor, "*shape"], Float[Tensor, ""], Float[Tensor, ""]]:
-    """Return values about a float32 mean (0 under the mask), the rest of the mean, and the sample variance.
+    cleared: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"], all_reduce: Reduce
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, ""]]:
+    """Return a copy of values about their mean, and their sample variance; values are and stay 0 under the mask.
 
-    Two passes, two collectives: a mean taken in float32 is corrected by the mean of what is left about it, so the
-    variance of nearly equal values does not drown in the square of their mean.
+    Two passes, two collectives: the variance of nearly equal values must not drown in the square of their mean. For
+    the same reason the float64 mean is subtracted in two parts of the values' own precision.
     """
-    kept = mask.bool()
-    selected = torch.where(kept, values, 0.0)
-    count, total = all_reduce(torch.stack([token_counts(mask).sum(), selected.sum(-1).double().sum()]))
+    count, total = all_reduce(torch.stack([kept.count_nonzero().double(), exact_sums(cleared).sum()]))
     mean = total / count.clamp(min=1)
-    centred = clear_masked(selected.sub_(mean.to(values.dtype)), kept)
-    squares = torch.linalg.vector_norm(centred, dim=-1).double().square().sum()
-    rest, squares = all_reduce(torch.stack([centred.sum(-1).double().sum(), squares]))
-    rest = rest / count.clamp(min=1)
-    return centred, rest, _variance(squares - count * rest.square(), count, mean)
+    coarse = mean.to(cleared.dtype)
+    centred = clear_masked((cleared - coarse).sub_((mean - coarse).to(cleared.dtype)), kept)
+    squares = all_reduce(torch.linalg.vector_norm(centred, dim=-1).double().square().sum())
+    return centred, _variance(squares, count, mean)
 
 
 def _variance(squares: Float[Tensor, ""], count: Float[Tensor, ""], mean: Float[Tensor, ""]) -> Float[Tensor, ""]:
@@ -82,7 +80,15 @@ def clear_masked(values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"]) 
 def token_counts(mask: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
     """Count the kept entries along the last dimension."""
     # PyTorch adds up booleans ten times slower than numbers on a CPU.
-    return (mask.float() if mask.dtype == torch.bool else mask).sum(-1).double()
+    return exact_sums(mask) if mask.dtype == torch.bool else mask.sum(-1).double()
+
+
+def exact_sums(values: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
+    """Add up along the last dimension in float64."""
+    if values.device.type != "cpu":
+        return values.sum(-1, dtype=torch.float64)
+    # PyTorch converts all values first on a CPU, NumPy a few at a time.
+    return torch.as_tensor(np.einsum("...t->...", values.detach().numpy(), dtype=np.float64))
 
 
 @torch.no_grad()
@@ -90,7 +96,8 @@ def masked_var(
     values: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], all_reduce: Reduce = identity
 ) -> Float[Tensor, ""]:
     """Return the sample variance (ddof = 1) of the kept entries; 0 for fewer than two of them, or equal ones."""
-    return _centre(values, mask, all_reduce)[2].to(values.dtype)
+    kept = mask.bool()
+    return _centre(torch.where(kept, values, 0.0), kept, all_reduce)[1].to(values.dtype)
 
 
 @torch.no_grad()
@@ -102,9 +109,17 @@ def whiten(
     `(x - mean) / sqrt(variance + 1e-8)` with the sample variance. A batch with one kept entry, or with equal ones, has
     nothing to tell apart: its entries become exactly 0.
     """
-    centred, rest, variance = _centre(values, mask, all_reduce)
-    whitened = centred.sub_(rest.to(values.dtype)).mul_(_scale(variance).to(values.dtype))
-    return clear_masked(whitened, mask.bool())
+    kept = mask.bool()
+    return whiten_cleared(torch.where(kept, values, 0.0), kept, all_reduce)
+
+
+@torch.no_grad()
+def whiten_cleared(
+    values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"], all_reduce: Reduce = identity
+) -> Float[Tensor, "*shape"]:
+    """Do what `whiten` does with values that are 0 under the mask already."""
+    centred, variance = _centre(values, kept, all_reduce)
+    return centred.mul_(_scale(variance).to(values.dtype))
 
 
 @torch.no_grad()

@@ -4,9 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import Reduce, identity, token_counts, whiten_rows
-
-ROWS_PER_CHUNK = 128
+from ppo_lightning.algorithms.masked import Reduce, exact_sums, identity, token_counts, whiten_rows
 
 
 def row_scores(rewards: Float[Tensor, "B R"], response_mask: Shaped[Tensor, "B R"]) -> Float64[Tensor, "B"]:
@@ -18,7 +16,7 @@ def row_scores(rewards: Float[Tensor, "B R"], response_mask: Shaped[Tensor, "B R
     The sum is exact: float32 rewards are added in float64, so rows that hold the same rewards in another order have
     equal scores.
     """
-    scores = _exact_sums(rewards)
+    scores = exact_sums(rewards)
     if not scores.isnan().any():
         return scores
     return torch.where(rewards.isnan() & ~response_mask.bool(), 0.0, rewards.double()).sum(-1)
@@ -41,14 +39,3 @@ def whiten_compared(
     """Whiten advantages of rows over the valid tokens of the batch; rows without companions do not count and get 0."""
     tokens = torch.where(lone, 0.0, token_counts(response_mask))
     return torch.where(lone, 0.0, whiten_rows(advantages, tokens, all_reduce))
-
-
-def _exact_sums(rewards: Float[Tensor, "B R"]) -> Float64[Tensor, "B"]:
-    """Add up rows in float64; on a CPU through a small buffer, as a float64 copy of the batch outgrows its cache."""
-    if rewards.device.type != "cpu":
-        return rewards.double().sum(-1)
-    buffer = rewards.new_empty(ROWS_PER_CHUNK, rewards.shape[1], dtype=torch.float64)
-    scores = rewards.new_empty(len(rewards), dtype=torch.float64)
-    for chunk, sums in zip(rewards.split(ROWS_PER_CHUNK), scores.split(ROWS_PER_CHUNK), strict=True):
-        torch.sum(buffer[: len(chunk)].copy_(chunk), -1, out=sums)
-    return scores

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ppo_lightning.metrics.entries import row_sum
+from ppo_lightning.metrics.entries import Entries, row_sum
 from ppo_lightning.metrics.moments import ExplainedVarianceValue
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
@@ -53,10 +53,12 @@ def data_metrics(
     for key, field in (("critic/score", "token_level_scores"), ("critic/rewards", "token_level_rewards")):
         book.spread(key, row_sum(tensors[field]), given)
     mask = tensors["response_mask"].bool()
-    for field in ("advantages", "returns", "values") if use_critic else ("advantages", "returns"):
-        book.spread(f"critic/{field}", tensors[field], mask)
+    fields = ("advantages", "returns", "values") if use_critic else ("advantages", "returns")
+    entries = {field: Entries(tensors[field], mask) for field in fields}
+    for field in fields:
+        book.spread(f"critic/{field}", entries[field])
     if use_critic:
-        row = ExplainedVarianceValue.row(tensors["returns"], tensors["values"], mask)
+        row = ExplainedVarianceValue.row(entries["returns"], entries["values"])
         book.add("critic/vf_explained_var", ExplainedVarianceValue, row)
     every = torch.ones_like(given)
     response_width = tensors["responses"].shape[-1] if response_width is None else response_width

@@ -6,8 +6,9 @@ Legend: B rows on this rank, R response width.
 
 from ppo_lightning.config.schema import Config
 from ppo_lightning.errors import EngineError
+from ppo_lightning.metrics.entries import Entries
 from ppo_lightning.metrics.moments import PearsonValue, StdValue
-from ppo_lightning.metrics.values import MetricBook
+from ppo_lightning.metrics.values import MaxValue, MeanValue, MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import without_padding
 
@@ -31,11 +32,11 @@ def mismatch_metrics(batch: DataProto, book: MetricBook) -> None:
     tensors = without_padding(batch).tensors()
     mask = tensors["response_mask"].bool()
     engine, trainer = (tensors[field].float().exp() for field in ("rollout_log_probs", "old_log_probs"))
-    diff = (trainer - engine).abs()
+    diff = Entries((trainer - engine).abs(), mask)
     book.max(f"{PREFIX}_valid", mask.any().double())
-    book.max(f"{PREFIX}_max", diff, mask)
-    book.masked_mean(f"{PREFIX}_mean", diff, mask)
-    book.add(f"{PREFIX}_std", StdValue, StdValue.row(diff, mask))
+    book.add(f"{PREFIX}_max", MaxValue, MaxValue.entries_row(diff))
+    book.add(f"{PREFIX}_mean", MeanValue, MeanValue.entries_row(diff))
+    book.add(f"{PREFIX}_std", StdValue, StdValue.row(diff))
     book.add("training/rollout_actor_probs_pearson_corr", PearsonValue, PearsonValue.row(trainer, engine, mask))
 
 

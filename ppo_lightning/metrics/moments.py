@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ppo_lightning.metrics.entries import Entries
-from ppo_lightning.metrics.reductions import Row, Value, as_double
+from ppo_lightning.metrics.reductions import Row, Value
 
 EXPLAINED_VARIANCE_EPS = 1e-5
 CHUNK = 1 << 16  # entries that are turned into float64 at once: they fit into a cache
@@ -24,15 +24,17 @@ class MomentsValue(Value):
 
     @classmethod
     def row(cls, *data: Any) -> Row:
-        """Return the row of `(x, y, mask)`: the entries of two equally shaped tensors where `mask` is true."""
-        x, y, mask = data
-        picked = [Entries(values, mask).array for values in (x, y)]
-        if picked[0] is None or picked[1] is None:
-            return moments(as_double(x), as_double(y), mask.bool())
-        pieces = [torch.from_numpy(array).split(CHUNK) for array in picked]
-        rows = [
-            moments(a.double(), b.double(), torch.ones_like(a, dtype=torch.bool)) for a, b in zip(*pieces, strict=True)
-        ]
+        """Return the row of `(x, y, mask)`: the entries of two equally shaped tensors where `mask` is true.
+
+        Two `Entries` of the same mask do as well, without the mask.
+        """
+        x, y, *mask = data
+        first = x if isinstance(x, Entries) else Entries(x, *mask)
+        second = first if y is x else y if isinstance(y, Entries) else Entries(y, *mask)
+        if first.array is None or second.array is None:
+            return moments(first.values.double(), second.values.double(), first.kept)
+        pieces = [torch.from_numpy(array).split(CHUNK) for array in (first.array, second.array)]
+        rows = [picked_moments(*piece) for piece in zip(*pieces, strict=True)]
         return cls.merge(torch.stack(rows)) if rows else cls.initial
 
     @classmethod
@@ -58,6 +60,17 @@ def moments(x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
     return torch.stack([mean_x, mean_y, (x * x).sum(), (x * y).sum(), (y * y).sum(), count, bad])
 
 
+def picked_moments(x: Tensor, y: Tensor) -> Tensor:
+    """Return the row of pairs that all count."""
+    means, parts = [], []
+    for values in (x.double(), y.double()):
+        means.append(values.sum() / max(len(values), 1))
+        parts.append(values - means[-1])
+    xx, xy, yy = parts[0].dot(parts[0]), parts[0].dot(parts[1]), parts[1].dot(parts[1])
+    bad = 0 if (xx + yy).isfinite() else (~(x.isfinite() & y.isfinite())).sum()
+    return torch.stack([*means, xx, xy, yy, *(torch.tensor(n, dtype=torch.float64) for n in (len(x), int(bad)))])
+
+
 class StdValue(MomentsValue):
     """Sample standard deviation (ddof = 1) of x; not defined for fewer than two values."""
 
@@ -65,9 +78,9 @@ class StdValue(MomentsValue):
 
     @classmethod
     def row(cls, *data: Any) -> Row:
-        """Return the row of `(values, mask)`."""
-        values, mask = data
-        return super().row(values, values, mask)
+        """Return the row of `(values, mask)`, or of `Entries`."""
+        values, *mask = data
+        return super().row(values, values, *mask)
 
     @classmethod
     def finish(cls, row: list[float]) -> float | None:
@@ -88,22 +101,21 @@ class PearsonValue(MomentsValue):
 
 
 class ExplainedVarianceValue(MomentsValue):
-    """1 - Var(returns - values) / (Var(returns) + 1e-5), sample variances; not defined for fewer than two tokens."""
+    """1 - Var(returns - values) / (Var(returns) + 1e-5), sample variances; not defined for fewer than two tokens.
+
+    The pairs are (returns, values).
+    """
 
     reduction = "EXPLAINED_VARIANCE"
-
-    @classmethod
-    def row(cls, *data: Any) -> Row:
-        """Return the row of `(returns, values, mask)`."""
-        returns, values, mask = data
-        return super().row(returns, returns - values, mask)
 
     @classmethod
     def finish(cls, row: list[float]) -> float | None:
         """Return the share of the variance of the returns that the values explain."""
         if row[5] <= 1:
             return None
-        return 1.0 - (row[4] / (row[5] - 1)) / (row[2] / (row[5] - 1) + EXPLAINED_VARIANCE_EPS)
+        _, _, returns, both, values, count, _ = row
+        errors = max(returns - 2.0 * both + values, 0.0) if math.isfinite(both) else math.nan
+        return 1.0 - (errors / (count - 1)) / (returns / (count - 1) + EXPLAINED_VARIANCE_EPS)
 
 
 def _undefined(moment: float) -> float | None:

@@ -75,9 +75,9 @@ class MetricBook:
         """
         self.add(key, LossValue, LossValue.row(value))
 
-    def spread(self, key: str, values: Tensor, mask: Tensor | None = None) -> None:
+    def spread(self, key: str, values: Tensor | Entries, mask: Tensor | None = None) -> None:
         """Write `key`/mean, /max and /min of the entries of `values` where `mask` (same shape; None: all) is true."""
-        entries = Entries(values, mask)
+        entries = values if isinstance(values, Entries) else Entries(values, mask)
         for name, kind in (("mean", MeanValue), ("max", MaxValue), ("min", MinValue)):
             self.add(f"{key}/{name}", kind, kind.entries_row(entries))
 

@@ -130,13 +130,17 @@ def micro_batches(
     prompt_width = tensors["attention_mask"].shape[1] - response_width
     wanted = list(tensors) if keys is None else list(keys)
     chosen = batch.select(wanted, None if keys is None else ())
+    values = chosen.tensors()
     for rows in row_lists:
         left = prompt_width - max(1, int(prompts[rows].max()))
         right = max(1, int(responses[rows].max()))
         cuts = {"P": slice(left, None), "R": slice(None, right), "S": slice(left, prompt_width + right)}
-        trimmed = {key: _trimmed(key, value, cuts) for key, value in chosen.tensors().items()}
-        view = DataProto.from_dict(trimmed, chosen.non_tensor_batch, chosen.meta_info)
-        yield MicroBatch(rows, view.select_idxs(rows))
+        places = torch.from_numpy(rows)
+        trimmed = {
+            key: _trimmed(key, value, cuts).index_select(0, places.to(value.device)) for key, value in values.items()
+        }
+        objects = {key: column[rows] for key, column in chosen.non_tensor_batch.items()}
+        yield MicroBatch(rows, DataProto.from_dict(trimmed, objects, chosen.meta_info))
 
 
 def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -> Tensor:

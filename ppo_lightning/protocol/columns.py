@@ -53,38 +53,51 @@ def copier(value: Any) -> Callable[[], Any] | None:
     return value.clone if isinstance(value, Tensor) else functools.partial(copy.deepcopy, value)
 
 
-def take(column: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Select rows by integer `index`; a row taken twice is copied, so that no two rows share a mutable object."""
+def take(column: np.ndarray, index: np.ndarray, again: np.ndarray | None) -> np.ndarray:
+    """Select rows by integer `index`; rows that `again` marks are copied, so that no two share a mutable object."""
     taken = column[index]
-    if column.dtype != object:
-        return taken
+    if column.dtype == object and again is not None:
+        taken[again] = _owned(taken[again], _copiers(taken[again]))
+    return taken
+
+
+def taken_again(index: np.ndarray) -> np.ndarray | None:
+    """Mark every entry of `index` that stood there before; None if all are different."""
+    if len(set(index.tolist())) == len(index):
+        return None
     again = np.ones(len(index), dtype=bool)
     again[np.unique(index, return_index=True)[1]] = False
-    taken[again] = _copies(taken[again], 1)[0]
-    return taken
+    return again
 
 
 def repeat(column: np.ndarray, times: int, interleave: bool) -> np.ndarray:
     """Repeat rows `a a b b` (interleave) or `a b a b`; every repeated row owns its objects."""
+    repeated = _repeated(column, times, interleave)
     if column.dtype != object:
-        return np.repeat(column, times, axis=0) if interleave else np.concatenate([column] * times)
-    copies = _copies(column, times)
-    return np.stack(copies, axis=1).reshape(-1, *column.shape[1:]) if interleave else np.concatenate(copies)
+        return repeated
+    makers = _copiers(column)
+    return repeated if makers is None else _owned(repeated, _repeated(makers, times, interleave))
 
 
-def _copies(column: np.ndarray, times: int) -> list[np.ndarray]:
-    """Return `times` copies of an object column that share no mutable object with it or with each other."""
-    values = column.ravel().tolist()
-    makers = [copier(value) for value in values]
+def _repeated(column: np.ndarray, times: int, interleave: bool) -> np.ndarray:
+    return np.repeat(column, times, axis=0) if interleave else np.concatenate([column] * times)
+
+
+def _copiers(column: np.ndarray) -> np.ndarray | None:
+    """Return the `copier` of every object of a column, in its shape; None if none of them can change."""
+    makers = [copier(value) for value in column.ravel().tolist()]
     if not any(makers):
-        return [column.copy() for _ in range(times)]
-    pairs = list(zip(values, makers, strict=True))
-    return [
-        np.fromiter(
-            (value if make is None else make() for value, make in pairs), dtype=object, count=len(pairs)
-        ).reshape(column.shape)
-        for _ in range(times)
-    ]
+        return None
+    return np.fromiter(makers, dtype=object, count=len(makers)).reshape(column.shape)
+
+
+def _owned(column: np.ndarray, makers: np.ndarray | None) -> np.ndarray:
+    """Return an object column of copies, as `makers` make them, which share no mutable object with anything."""
+    if makers is None:
+        return column
+    pairs = zip(column.ravel().tolist(), makers.ravel().tolist(), strict=True)
+    copies = [value if make is None else make() for value, make in pairs]
+    return np.fromiter(copies, dtype=object, count=len(copies)).reshape(column.shape)
 
 
 def deep_equal(left: Any, right: Any) -> bool:

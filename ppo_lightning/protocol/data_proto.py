@@ -115,11 +115,11 @@ class DataProto(Layers):
         A row taken twice gets its own copy of its objects.
         """
         index = as_indices(idxs, len(self))
-        places = torch.from_numpy(index)
+        places, again = torch.from_numpy(index), columns.taken_again(index)
         return self._mapped(
             len(index),
             lambda tensor: tensor.index_select(0, places.to(tensor.device)),
-            lambda column: columns.take(column, index),
+            lambda column: columns.take(column, index, again),
         )
 
     def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> "DataProto":

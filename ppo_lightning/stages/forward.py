@@ -23,6 +23,7 @@ from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.parallel.sharding import within
 from ppo_lightning.protocol.data_proto import DataProto
 
+READ_BY_MODELS = ("input_ids", "attention_mask", "responses", "response_mask")
 ALONE = Ranks()
 
 
@@ -65,12 +66,11 @@ def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator
     prompts, responses = token_lengths(batch)
     packs = share_prompts(batch, update, sharing)
     widths = [pack_width(prompts, responses, pack) for pack in packs]
-    for places in fill([len(pack) for pack in packs], widths, update):
-        chosen = [packs[place] for place in places]
-        rows = np.array([row for pack in chosen for row in pack], dtype=np.int64)
-        ends = np.cumsum([len(pack) for pack in chosen]).tolist()
-        groups = [list(range(end - len(pack), end)) for end, pack in zip(ends, chosen, strict=True)]
-        (micro,) = micro_batches(batch, [rows])
+    filled = list(fill([len(pack) for pack in packs], widths, update))
+    row_lists = [np.array([row for place in places for row in packs[place]], dtype=np.int64) for places in filled]
+    for places, micro in zip(filled, micro_batches(batch, row_lists), strict=True):
+        ends = np.cumsum([len(packs[place]) for place in places]).tolist()
+        groups = [list(range(end - len(packs[place]), end)) for end, place in zip(ends, places, strict=True)]
         yield Chunk(micro.rows, micro.batch, groups, sum(widths[place] for place in places))
 
 
@@ -179,6 +179,7 @@ def without_grad(
 ) -> tuple[Tensor, ...]:
     """Apply `forward` to every micro-batch without gradients and return its results (B, R), rows in order."""
     rows, width = batch.batch["response_mask"].shape
+    batch = batch.select(READ_BY_MODELS)
     parts: list[list[tuple[np.ndarray, Tensor]]] = []
     done = 0
     with torch.no_grad():

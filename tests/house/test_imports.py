@@ -39,6 +39,7 @@ TABLES = {
     ("config", "rewards"): "reward.on_error is read by the code that acts on it",
 }
 FOREIGN = {
+    "ppo_lightning/algorithms/masked.py": {"numpy"},  # adds up a CPU batch in float64 without a copy
     "ppo_lightning/algorithms/advantages/gdpo.py": {"numpy"},  # its scores are columns of objects
 }
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import Reduce, identity, whiten
+from ppo_lightning.algorithms.masked import Reduce, identity, whiten_cleared
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 
@@ -31,5 +31,5 @@ def gae(
     delta = tokens.pack_rewards(token_level_rewards).sub_(baseline)
     delta[:, :-1].add_(baseline[:, 1:], alpha=gamma)
     advantages = reverse_scan(delta, gamma * lam)
-    returns = tokens.unpack(advantages + baseline)
-    return whiten(tokens.unpack(advantages), response_mask, all_reduce).float(), returns.float()
+    returns = tokens.unpack(baseline.add_(advantages))
+    return whiten_cleared(tokens.unpack(advantages), tokens.kept, all_reduce).float(), returns.float()

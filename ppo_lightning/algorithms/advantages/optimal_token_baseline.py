@@ -1,12 +1,12 @@
 """Optimal token baseline: one baseline per group and token, returns weighted by the variance of the path so far."""
 
 import torch
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.groups import group_largest, group_total
 from ppo_lightning.algorithms.masked import clear_masked, token_counts
-from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
+from ppo_lightning.algorithms.valid_tokens import ValidTokens, find_valid, reverse_scan
 
 WEIGHT_EPSILON = 1e-8
 
@@ -14,7 +14,7 @@ WEIGHT_EPSILON = 1e-8
 def path_variance(
     old_log_probs: Float[Tensor, "B R"],
     sum_pi_squared: Float[Tensor, "B R"],
-    kept: Bool[Tensor, "B R"],
+    tokens: ValidTokens,
     rollout_is_weights: Float[Tensor, "B R"] | None,
 ) -> Float[Tensor, "B R"]:
     """Accumulate the variance of the path to each valid token; 0 under the mask.
@@ -22,61 +22,70 @@ def path_variance(
     `W_t = sum over valid j <= t of rho_j^2 * (1 - 2 * pi_j + sum over the vocabulary of pi^2)`. The summand is the
     squared norm of the softmax score of token j; rho are the rollout's importance weights, if any.
     """
-    energy = old_log_probs.exp().mul_(-2).add_(sum_pi_squared).add_(1)
+    chosen = old_log_probs.exp()
+    energy = torch.sub(sum_pi_squared, chosen, alpha=2, out=chosen).add_(1)
     if rollout_is_weights is not None:
         energy.mul_(rollout_is_weights.square())
-    return clear_masked(clear_masked(energy, kept).cumsum_(-1), kept)
+    if not tokens.leading:  # else what is masked comes last and cannot add to a valid token
+        clear_masked(energy, tokens.kept)
+    return clear_masked(energy.cumsum_(-1), tokens.kept)
 
 
 def less_baseline(
     returns: Float[Tensor, "B R"],
     weights: Float[Tensor, "B R"],
     kept: Bool[Tensor, "B R"],
+    first: Float[Tensor, "B"],
     group: Int64[Tensor, "B"],
     handle_zero_tail: bool,
 ) -> Float[Tensor, "B R"]:
     """Subtract from each return `sum(G * W) / (sum(W) + 1e-8)` over the valid tokens of its group in its column.
 
-    Returns and weights are 0 where `kept` is False.
+    Returns and weights are 0 where `kept` is False; `first` is each row's return at its first valid token.
     """
     number = int(group.max()) + 1 if len(group) else 0
+    lengths = token_counts(kept)
+    silent = ~_has_signal(returns, kept, first, lengths > 0, group, number)
     total = group_total(number, group, returns * weights)
-    baseline = (total / group_total(number, group, weights).add_(WEIGHT_EPSILON))[group]
-    lengths = token_counts(kept).float()
+    baseline = total.div_(group_total(number, group, weights).add_(WEIGHT_EPSILON)).index_select(0, group)
     if handle_zero_tail:
-        column = torch.arange(returns.shape[1], device=returns.device, dtype=lengths.dtype)
-        baseline = clear_masked(baseline, column < _ends(lengths, group, number).unsqueeze(-1))
-    told_apart = kept & _has_signal(returns, kept, lengths, group, number).unsqueeze(-1)
-    return clear_masked(returns - baseline, told_apart)
+        rows, ends = _tails(lengths, group, number)
+        column = torch.arange(returns.shape[1], device=returns.device)
+        baseline[rows] = clear_masked(baseline[rows], column < ends.unsqueeze(-1))
+    advantages = clear_masked(torch.sub(returns, baseline, out=baseline), kept)
+    advantages[silent] = 0.0
+    return advantages
 
 
-def _ends(lengths: Float[Tensor, "B"], group: Int64[Tensor, "B"], number: int) -> Float[Tensor, "B"]:
-    """Return the column from which a row is alone in its group: the second length for the longest, else inf."""
+def _tails(
+    lengths: Float64[Tensor, "B"], group: Int64[Tensor, "B"], number: int
+) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"]]:
+    """Return the rows that are longer than all others of their group, and the column from which each is alone."""
     longest = lengths == group_largest(number, group, lengths)[group]
-    alone = longest & (group_total(number, group, longest.float()) == 1)[group]
+    alone = longest & (group_total(number, group, longest.double()) == 1)[group]
     second = group_largest(number, group, torch.where(longest, -torch.inf, lengths))
-    return torch.where(alone, second[group], torch.inf)
+    return alone.nonzero().squeeze(1), second[group][alone]
 
 
 def _has_signal(
     returns: Float[Tensor, "B R"],
     kept: Bool[Tensor, "B R"],
-    lengths: Float[Tensor, "B"],
+    first: Float[Tensor, "B"],
+    alive: Bool[Tensor, "B"],
     group: Int64[Tensor, "B"],
     number: int,
 ) -> Bool[Tensor, "B"]:
     """Mark rows whose group has at least two rows with tokens, and not one and the same return at all of them.
 
-    The smallest returns are looked up only where the largest ones of a group's rows agree.
+    The returns after the first are looked at only where the first ones of a group's rows agree.
     """
-    alive = lengths > 0
-    top = torch.where(kept, returns, -torch.inf).amax(-1)
-    largest = group_largest(number, group, top)
-    agree = alive & (largest == -group_largest(number, group, torch.where(alive, -top, -torch.inf)))[group]
-    falls = torch.zeros_like(lengths)
-    falls[agree] = (torch.where(kept[agree], returns[agree], torch.inf).amin(-1) < top[agree]).float()
-    differs = ~agree | (group_total(number, group, falls) > 0)[group]
-    return differs & (group_total(number, group, alive.float()) > 1)[group]
+    largest = group_largest(number, group, torch.where(alive, first, -torch.inf))
+    agree = alive & (largest == -group_largest(number, group, torch.where(alive, -first, -torch.inf)))[group]
+    changes = torch.zeros_like(first)
+    moved = (returns[agree] != first[agree].unsqueeze(-1)) & kept[agree]
+    changes[agree] = moved.any(-1).to(first.dtype)
+    differs = ~agree | (group_total(number, group, changes) > 0)[group]
+    return differs & (group_total(number, group, alive.double()) > 1)[group]
 
 
 @torch.no_grad()
@@ -110,7 +119,8 @@ def optimal_token_baseline(
     Source: the variance-optimal baseline of https://arxiv.org/abs/1301.2315, taken per token.
     """
     tokens = find_valid(response_mask)
-    returns = tokens.unpack(reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0))
-    weights = path_variance(old_log_probs, sum_pi_squared, tokens.kept, rollout_is_weights)
-    advantages = less_baseline(returns, weights, tokens.kept, group, handle_zero_tail)
+    packed = reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0)
+    returns, first = tokens.unpack(packed), packed[:, :1].sum(-1)
+    weights = path_variance(old_log_probs, sum_pi_squared, tokens, rollout_is_weights)
+    advantages = less_baseline(returns, weights, tokens.kept, first, group, handle_zero_tail)
     return advantages.float(), returns.float()

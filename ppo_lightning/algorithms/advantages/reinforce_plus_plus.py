@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import Reduce, identity, whiten
+from ppo_lightning.algorithms.masked import Reduce, identity, whiten_cleared
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 
@@ -24,4 +24,4 @@ def reinforce_plus_plus(
     """
     tokens = find_valid(response_mask)
     returns = tokens.unpack(reverse_scan(tokens.pack_rewards(token_level_rewards), gamma))
-    return whiten(returns, response_mask, all_reduce).float(), returns.float()
+    return whiten_cleared(returns, tokens.kept, all_reduce).float(), returns.float()

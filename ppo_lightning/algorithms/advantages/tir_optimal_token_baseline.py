@@ -24,6 +24,7 @@ def tir_optimal_token_baseline(
     """
     tokens = find_valid(response_mask)
     returns = reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0)
-    weights = tokens.pack(path_variance(old_log_probs, sum_pi_squared, tokens.kept, rollout_is_weights))
-    advantages = less_baseline(returns, weights, tokens.packed(), group, handle_zero_tail)
+    weights = tokens.pack(path_variance(old_log_probs, sum_pi_squared, tokens, rollout_is_weights))
+    first = returns[:, :1].sum(-1)
+    advantages = less_baseline(returns, weights, tokens.packed(), first, group, handle_zero_tail)
     return tokens.unpack(advantages).float(), tokens.unpack(returns).float()
