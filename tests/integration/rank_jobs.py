@@ -101,7 +101,7 @@ def kept(folder, ranks):
     return [torch.load(Path(folder) / f"rank_{rank}_of_{ranks}.pt") for rank in range(ranks)]
 
 
-VOLATILE = ("timing", "perf/throughput", "perf/time_per_step", "global_seqlen")
+VOLATILE = ("timing", "perf/throughput", "perf/time_per_step", "perf/padding_ratio", "global_seqlen")
 
 
 def differences(left, right):
