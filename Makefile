@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm model fit test test-vllm test-browser unit lint types check bench parity clean
+.PHONY: help setup vllm model fit test test-vllm test-long test-browser unit lint types check bench parity clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,10 +42,13 @@ fit: model  ## train the quickstart recipe: minutes on two CPU cores
 	@$(RUN) ppo_lightning fit --config recipes/quickstart.yaml
 
 test: model  ## run all tests (those of vLLM: test-vllm)
-	@OMP_NUM_THREADS=1 $(RUN) pytest -m "not vllm" $(PARALLEL) $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(RUN) pytest -m "not vllm and not long" $(PARALLEL) $(PYTEST_ARGS)
 
 test-vllm: model vllm  ## run the tests that need vLLM, in a process of their own (vLLM changes the one it runs in)
 	@$(RUN) pytest tests/integration -m vllm $(PYTEST_ARGS)
+
+test-long: model  ## run the long forms of tests: all cut points of a resume, 300 steps, 20 steps on two ranks
+	@OMP_NUM_THREADS=1 $(RUN) pytest -m long $(PYTEST_ARGS)
 
 test-browser: setup  ## look at the pages in a headless Chromium (apt-get install chromium); without one: skipped
 	@$(RUN) pytest tests/browser $(PYTEST_ARGS)

@@ -70,7 +70,7 @@ def test_a_resume_that_forgets_is_seen(straight, model, tmp_path, naive, shows):
 CASES = list(itertools.product(("ppo", "grpo"), (0, 2)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("algorithm", "workers"), CASES)
 def test_the_matrix(model, tmp_path, algorithm, workers):
     """20 steps; six cuts, both sides of an epoch's border and three within one epoch among them."""

@@ -174,7 +174,7 @@ def test_a_leak_is_seen(model, tmp_path):
         handle.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_grows_in_300_steps(model, tmp_path):
     found = soak(model, tmp_path, 300)
     assert found["MiB per step"] < 0.05

@@ -40,6 +40,7 @@ SMALL = [
     "data.prompts_per_step=8",
     "rollout.rollouts_per_prompt=2",
     "rollout.response_tokens=12",
+    "rollout.sequences_per_batch=2",  # matrices of one shape on any number of ranks: the same last bits, the same tokens
     "update.sequences_per_minibatch=8",
     "update.sequences_per_microbatch=4",
     "actor.lr=1e-5",

@@ -165,7 +165,7 @@ def test_a_signal_to_one_rank_ends_all_after_the_step(runs):
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_000001"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_steps_of_every_aggregation(model, tmp_path):
     """PPO and GRPO, 20 steps, every aggregation mode."""
     ppo = [option for option in PPO if not option.startswith(("data.val", "validation"))]
@@ -222,7 +222,7 @@ def test_a_failing_rank_ends_all_with_its_message(start):
     assert [path.name for path in (folder / "2").iterdir()] == ["run"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_torchrun_needs_no_change(start):
     """The same command under torchrun; the failure of a rank is in torchrun's own summary as well."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "ppo_lightning")
