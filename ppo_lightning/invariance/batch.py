@@ -94,7 +94,8 @@ def _rolled_out(module: PPOModule, config: Config) -> DataProto:
     data = PromptDataModule(config, module.tokenizer, lambda text: None)
     rows = module.open_rows(data.draw(0), training=True)
     requests = [Request(i, tuple(ids), (1, i)) for i, ids in enumerate(rows.non_tensor_batch["raw_prompt_ids"])]
-    engine = TransformersEngine(module.actor, module.tokenizer.pad_token_id, len(requests), 2**31)
+    actor: Any = module.actor
+    engine = TransformersEngine(actor, module.tokenizer.pad_token_id, len(requests), 2**31)
     width = config.rollout.response_tokens
     # Budgets of uneven length, so that a wrong denominator shows whatever the model says.
     done = engine.generate(requests, Sampling(1.0, width, stop_ids=module.stop_ids))

@@ -60,9 +60,9 @@ def _by_segment(
     parts = []
     for segment in segments:
         own = slice(segment.begin, segment.end)
-        tensors = (part[:, :, own] for part in (query, key, value))
         options = kwargs | {"is_causal": segment.mask is None}
-        parts.append(sdpa_attention_forward(module, *tensors, segment.mask, **options)[0])
+        mine = query[:, :, own], key[:, :, own], value[:, :, own]
+        parts.append(sdpa_attention_forward(module, mine[0], mine[1], mine[2], segment.mask, **options)[0])
     return torch.cat(parts, 1)
 
 

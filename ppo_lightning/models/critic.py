@@ -1,5 +1,7 @@
 """The value model: a decoder with a linear head that gives one value per response token."""
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -29,4 +31,5 @@ class Critic(nn.Module):
 
 def load_critic(config: Config) -> Critic:
     """Build the critic from `critic.path`, or from the policy's own model; with LoRA an adapter and the head train."""
-    return Critic(add_adapter(load_causal_lm(config.model, config.critic.path), config.model))
+    model: Any = add_adapter(load_causal_lm(config.model, config.critic.path), config.model)
+    return Critic(model)
