@@ -91,7 +91,8 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out = query.new_empty(query.shape)
+        batch, heads, tokens, width = query.shape
+        out = query.new_empty(batch, tokens, heads, width).transpose(1, 2)  # as the kernel lays it: heads side by side
         ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return out
 
