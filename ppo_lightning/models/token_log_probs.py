@@ -132,8 +132,8 @@ class _HeadLogProb(torch.autograd.Function):
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """Multiply in float32 whatever the type of the weights: logits rounded to bfloat16 are off by up to 0.06."""
-    if weight.dtype == torch.float32:
-        logits = hidden @ weight.T
+    if weight.dtype.itemsize >= torch.float32.itemsize:
+        logits = (hidden @ weight.T).float()
     elif weight.is_cuda:
         logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)
     else:

@@ -33,9 +33,9 @@ EXPECTED = {
 }
 
 
-def survivors() -> set[int]:
-    """Return the reward workers of this process that live, and what they forked."""
-    return set(marked(f"{os.getpid()}-"))
+def survivors(trainer: int | None = None) -> set[int]:
+    """Return the reward workers of a trainer (this process, if none is named) that live, and what they forked."""
+    return set(marked(f"{trainer or os.getpid()}-"))
 
 
 def test_two_workers_score_200_good_samples_among_twelve_sabotages(record_property):
@@ -171,28 +171,28 @@ def trainer(way):
     return subprocess.Popen([sys.executable, "-c", TRAINER, str(SABOTAGE), way], stdout=subprocess.PIPE, text=True)
 
 
-def wait_for_no_survivors(before):
+def wait_for_no_survivors(trainer):
     end = time.monotonic() + 10
-    while survivors() - before and time.monotonic() < end:
+    while survivors(trainer) and time.monotonic() < end:
         os.sched_yield()
-    return survivors() - before
+    return survivors(trainer)
 
 
 def test_workers_end_with_a_trainer_that_is_killed():
-    before = survivors()
     with trainer("wait") as process:
-        assert process.stdout.readline() == "ready\n"
-        assert survivors() - before
-        process.send_signal(signal.SIGKILL)
-    assert wait_for_no_survivors(before) == set()
+        try:
+            assert process.stdout.readline() == "ready\n"
+            assert survivors(process.pid)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert wait_for_no_survivors(process.pid) == set()
 
 
 def test_a_trainer_that_just_ends_takes_its_workers_along():
-    before = survivors()
     with trainer("end") as process:
         assert process.stdout.readline() == "ready\n"
         assert process.wait(timeout=20) == 0
-    assert survivors() - before == set()
+    assert survivors(process.pid) == set()
 
 
 def test_a_forked_copy_of_the_trainer_ends_without_touching_the_workers():

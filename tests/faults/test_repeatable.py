@@ -1,6 +1,7 @@
 """The same recipe gives the same numbers: twice here, and those that were recorded; what it leaves on disk; a soak."""
 
 import json
+import mmap
 import os
 import platform
 import time
@@ -163,7 +164,9 @@ def test_a_leak_is_seen(model, tmp_path):
 
     class Leak(Watch):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            kept.append((torch.ones(2**20), open(os.devnull)))  # noqa: SIM115
+            block = mmap.mmap(-1, 2**22)  # of its own: freed memory of the process is not taken for it
+            block.write(bytes(range(1, 256)) * 16448)
+            kept.append((block, open(os.devnull)))  # noqa: SIM115
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     watch = Leak()

@@ -228,11 +228,11 @@ def test_pf_ppo_draws_the_extremes_only(run, lines, scored):
 
 
 def test_an_order_of_your_own(run, tmp_path, monkeypatch):
-    (tmp_path / "my_order.py").write_text(
+    (tmp_path / "backward_order.py").write_text(
         "def backwards(prompts, epoch, seed):\n    return range(len(prompts))[::-1]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    _, _, record = run(*GRPO, "data.order=my_order:backwards", "trainer.steps=2")
+    _, _, record = run(*GRPO, "data.order=backward_order:backwards", "trainer.steps=2")
     drawn = [sorted(set(batch.batch["dataset_index"].tolist())) for batch in record.batches]
     assert drawn[0] == [value - 1 for value in [drawn[0][0] + 1, drawn[0][1] + 1]]
     assert drawn[0][0] > drawn[1][1]  # the file's last rows first

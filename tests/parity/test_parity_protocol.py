@@ -266,7 +266,8 @@ def test_difference_12_padding_is_marked_and_weighs_nothing():
 def test_difference_13_budget_counts_what_is_computed():
     prompts, responses = np.array([1, 4]), np.array([6, 4])
     assert verl("micro_batch_area") == 20
-    areas = [len(rows) * (prompts[rows].max() + responses[rows].max()) for rows in by_tokens(prompts, responses, 16)]
+    widths = prompts + responses  # a row's prompt and response are moved together before the forward
+    areas = [len(rows) * widths[rows].max() for rows in by_tokens(prompts, responses, 16)]
     assert max(areas) <= 16
 
 
