@@ -61,7 +61,7 @@ def batch_for(path: str | None, module: PPOModule, config: Config, say: Callable
 
 
 def small(config: Config, batch: DataProto | None = None) -> Config:
-    """Return the recipe with a step of the batch's size (or of one that is made), in at most two mini-batches."""
+    """Return the recipe with a step of the batch's size (or of one made here), two mini-batches and epochs at most."""
     if batch is None:
         n = min(config.rollout.rollouts_per_prompt, ROLLOUTS)
         prompts, response = (PROMPTS if n > 1 else 2 * PROMPTS), min(config.rollout.response_tokens, RESPONSE_TOKENS)
@@ -86,7 +86,11 @@ def small(config: Config, batch: DataProto | None = None) -> Config:
         actor=replace(config.actor, grad_clip=NO_CLIPPING),
         critic=replace(config.critic, grad_clip=NO_CLIPPING),
         algorithm=replace(config.algorithm, filter_groups=False),
-        update=replace(config.update, sequences_per_minibatch=prompts * n // 2 if halves else None, ppo_epochs=1),
+        update=replace(
+            config.update,
+            sequences_per_minibatch=prompts * n // 2 if halves else None,
+            ppo_epochs=min(config.update.ppo_epochs, 2),
+        ),
     )
 
 
