@@ -170,7 +170,7 @@ def _logits(actor: Model, load: Load, config: Config) -> list[Part]:
     head = 0 if config.model.lora_rank else actor.head
     return [
         Part("logits: one chunk", chunk, frozenset({"forward", "update actor"})),
-        Part("logits: the head's gradient", head * FLOAT32, frozenset({"update actor"})),
+        Part("logits: head's gradient", head * FLOAT32, frozenset({"update actor"})),
     ]
 
 

@@ -41,6 +41,17 @@ def test_pitfall_39_resumes_change_nothing(straight, model, tmp_path):
     assert differences(whole, pieces) == []
 
 
+LORA = ["model.lora_rank=2", "model.lora_alpha=4"]
+
+
+def test_an_adapter_is_resumed_exactly(model, tmp_path):
+    """PPO: the actor's adapter and the critic's, with the reference that is the actor without one."""
+    chosen = [*options("ppo"), *LORA, "data.workers=0"]
+    _, whole = start(model, tmp_path, *chosen, "trainer.steps=4", name="straight")
+    pieces = in_pieces(model, tmp_path, (2,), 4, *chosen)
+    assert differences(whole, pieces) == []
+
+
 class Forget(L.Callback):
     """What a resume forgets that keeps weights and optimizers only."""
 
@@ -67,15 +78,15 @@ def test_a_resume_that_forgets_is_seen(straight, model, tmp_path, naive, shows):
     assert any(shows in place for place in found)
 
 
-CASES = list(itertools.product(("ppo", "grpo"), (0, 2)))
+CASES = [*itertools.product(("ppo", "grpo"), (0, 2), ((),)), ("ppo", 0, LORA), ("grpo", 0, LORA)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("algorithm", "workers"), CASES)
-def test_the_matrix(model, tmp_path, algorithm, workers):
+@pytest.mark.parametrize(("algorithm", "workers", "lora"), CASES)
+def test_the_matrix(model, tmp_path, algorithm, workers, lora):
     """20 steps; six cuts, both sides of an epoch's border and three within one epoch among them."""
     rows = ["data.train=arithmetic:rows=30,digits=1,seed=1"]  # 7 steps an epoch
-    chosen = [*options(algorithm), *rows, f"data.workers={workers}"]
+    chosen = [*options(algorithm), *rows, f"data.workers={workers}", *lora]
     _, whole = start(model, tmp_path, *chosen, "trainer.steps=20", name="straight")
     cuts = (1, 7, 8, 15, 16, 18)
     pieces = in_pieces(model, tmp_path, cuts, 20, *chosen)
