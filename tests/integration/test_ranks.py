@@ -74,7 +74,13 @@ def runs(model, tmp_path_factory):
     wrong = rank_jobs.job(folder, model, "wrong", *CASES["control"], ranks=2, wrong=True)
     options = ["trainer.steps=3", "checkpoint.every_steps=9"]
     ended = rank_jobs.job(folder, model, "ended", *options, ranks=2, terminated=1, code=143)
-    return run_on_one_and_two(folder, model, CASES, wrong, ended)
+    pieces = [
+        rank_jobs.job(
+            folder, model, "pieces", *PPO, "checkpoint.every_steps=1", f"trainer.steps={end}", ranks=2, resume=how
+        )
+        for end, how in ((2, "never"), (3, "auto"))
+    ]
+    return run_on_one_and_two(folder, model, CASES, wrong, ended, *pieces)
 
 
 def check_equal(folder, name):
@@ -104,6 +110,15 @@ def test_pitfalls_2_6_7_10_two_ranks_equal_one(runs, name):
     check_equal(runs, name)
     lengths = [row["response_length"] for row in dumps(runs / "2" / name)["step_000001.jsonl"]]
     assert len(set(lengths)) > 3
+
+
+def test_a_resume_on_two_ranks_changes_nothing(runs):
+    """Two steps, an end, and a third: bit for bit the run of three."""
+    straight, pieces = runs / "2" / "ppo", runs / "2" / "pieces"
+    assert [line["step"] for line in rank_jobs.lines(pieces)] == [0, 1, 2, 3]
+    assert set(rank_jobs.differences(rank_jobs.lines(straight), rank_jobs.lines(pieces)).values()) == {0.0}
+    for left, right in zip(rank_jobs.kept(straight, 2), rank_jobs.kept(pieces, 2), strict=True):
+        assert all(torch.equal(value, right["weights"][name]) for name, value in left["weights"].items())
 
 
 def test_dividing_by_each_ranks_own_count_is_seen(runs):
