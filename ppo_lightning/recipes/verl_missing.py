@@ -18,6 +18,8 @@ NO_EFFECT: dict[str, str] = {
 }
 """Options that do nothing in verl 0.9.1, and what does instead."""
 
+_LORA = "LoRA: rank, alpha and targets are the options here, one value for actor and critic"
+
 WITHOUT: tuple[tuple[str, str], ...] = (
     ("*._target_", "names a class of verl"),
     ("*.profiler.*", "profiling of verl's workers"),
@@ -26,10 +28,9 @@ WITHOUT: tuple[tuple[str, str], ...] = (
     ("*.qat", f"quantisation-aware training is {_NOT_BUILT}"),
     ("*.mtp.*", f"multi-token prediction is {_NOT_BUILT}"),
     ("*.mtp", f"multi-token prediction is {_NOT_BUILT}"),
-    ("*lora*", "LoRA: see the reference of options for what is available"),
-    ("actor_rollout_ref.model.target_modules", "LoRA: see the reference of options for what is available"),
-    ("*.exclude_modules", "LoRA: see the reference of options for what is available"),
-    ("critic.model.target_modules", "LoRA: see the reference of options for what is available"),
+    ("*lora*", _LORA),
+    ("*.exclude_modules", _LORA),
+    ("critic.model.target_modules", _LORA),
     ("distillation.*", f"distillation is {_NOT_BUILT}"),
     ("transfer_queue.*", "verl moves batches between processes; one program per rank here"),
     ("ray_kwargs.*", "there is no Ray here"),

@@ -221,3 +221,15 @@ def penalty(value: Any, settings: Settings) -> Any:
     """The penalty factor where the overlong buffer is on."""
     on = settings["reward.reward_kwargs.overlong_buffer_cfg.enable"]
     return float(value) if on and value is not None else SKIP
+
+
+def of_adapter(value: Any, settings: Settings) -> Any:
+    """Nothing to say where there is no adapter."""
+    return float(value) if int(settings["actor_rollout_ref.model.lora_rank"]) else SKIP
+
+
+def targets(value: Any, settings: Settings) -> Any:
+    """`all-linear` is an empty list; one name is a list of it."""
+    if not int(settings["actor_rollout_ref.model.lora_rank"]):
+        return SKIP
+    return [] if value == "all-linear" else [value] if isinstance(value, str) else list(value)
