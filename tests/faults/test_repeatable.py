@@ -4,6 +4,7 @@ import json
 import mmap
 import os
 import platform
+import re
 import time
 from pathlib import Path
 
@@ -22,7 +23,15 @@ RETENTION = ["checkpoint.keep=2", "checkpoint.every_steps=1"]
 
 def machine():
     """Return what the last bits of a float32 sum depend on."""
-    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability(), "isa": platform.machine()}
+    info = Path("/proc/cpuinfo")
+    told = info.read_text().split("\n\n")[0] if info.exists() else platform.processor()
+    kind = re.findall(r"^(?:vendor_id|cpu family|model)\s*: (.*)$", told, flags=re.MULTILINE) or [told]
+    return {
+        "torch": torch.__version__,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "isa": platform.machine(),
+        "kind": kind,
+    }
 
 
 @pytest.fixture(scope="module", params=["ppo", "grpo"])
