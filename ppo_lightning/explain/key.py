@@ -1,7 +1,5 @@
 """`explain KEY`: what a batch field, a stage, a metric or an option is, in the words of its declaration. No torch."""
 
-from collections.abc import Callable
-
 from ppo_lightning.config.load import Loaded, get, nearest
 from ppo_lightning.config.schema import leaves
 from ppo_lightning.errors import ConfigError
@@ -10,9 +8,6 @@ from ppo_lightning.metrics.listing import explain as explain_metric
 from ppo_lightning.metrics.registry import METRICS, lookup
 from ppo_lightning.protocol.fields import FIELDS
 from ppo_lightning.stages import STAGES
-
-Explainer = Callable[[str, Loaded], list[str]]
-"""(key, recipe) -> one text per thing of that name."""
 
 
 def explain_key(key: str, loaded: Loaded) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ppo_lightning.algorithms.kl_control import kl_controller
 from ppo_lightning.config.schema import Config
+from ppo_lightning.errors import DataError
 from ppo_lightning.models.packing import Sharing
 from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.module import PPOModule
@@ -112,6 +113,8 @@ def measure(rows: DataProto, module: PPOModule, config: Config, ranks: Ranks | N
             getattr(importlib.import_module(f"ppo_lightning.stages.{stage.name}"), stage.name)(batch, context)
             if stage.name == "old_log_prob":
                 move_old_log_probs(batch)
+    if context.fault is not None:
+        raise DataError(f"check-invariance needs an update to compare, but there was none: {context.fault}")
     numbers = context.book.compute(ranks.gather)
     metrics = {key: value for key, value in numbers.items() if not key.startswith(VOLATILE)}
     return Measured({name: optimizer.kept for name, optimizer in context.optimizers.items()}, metrics)

@@ -154,24 +154,8 @@ def targets(tokens: np.ndarray, ranks: int, minibatch: int, together: int, balan
     return found
 
 
-def seqlen_statistics(lengths: np.ndarray, order: np.ndarray, ranks: int) -> dict[str, float]:
-    """Return tokens per rank before and after balancing, under verl's names.
-
-    Args:
-        lengths: (B,) valid tokens of each row in the given order.
-        order: (B,) the balanced order (`Balance.order`).
-        ranks: Number of ranks; B is divisible by it.
-
-    Returns:
-        global_seqlen/min, max, minmax_diff (rows in the given order), balanced_min, balanced_max (in the balanced
-        one), mean, in tokens.
-    """
-    tokens = np.asarray(lengths).astype(np.int64)
-    return spread_of(tokens.reshape(ranks, -1).sum(axis=1), tokens[order].reshape(ranks, -1).sum(axis=1))
-
-
-def spread_of(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-    """Return the same from the tokens of each rank (ranks,) before and after balancing."""
+def seqlen_statistics(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
+    """Return global_seqlen/*, verl's names, from the tokens of each rank (ranks,) before and after balancing."""
     return {
         "global_seqlen/min": float(before.min()),
         "global_seqlen/max": float(before.max()),

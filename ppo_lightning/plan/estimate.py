@@ -18,7 +18,6 @@ from ppo_lightning.stages import uses_critic, uses_reference
 
 PHASES = ("rollout", "forward", "update critic", "update actor")
 ALWAYS = frozenset(PHASES)
-UPDATES = frozenset(PHASES[2:])
 FLOAT32 = 4
 
 

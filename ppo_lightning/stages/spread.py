@@ -6,7 +6,7 @@ pass stay on one rank. Which rows make up a mini-batch does not depend on the nu
 
 import numpy as np
 
-from ppo_lightning.parallel.balance import Layout, spread_of, targets
+from ppo_lightning.parallel.balance import Layout, seqlen_statistics, targets
 from ppo_lightning.parallel.exchange import exchange
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
@@ -50,7 +50,7 @@ def write_seqlen(layout: Layout, target: np.ndarray, context: StepContext) -> No
     """Write the tokens of the busiest and the idlest rank before and after balancing."""
     size = context.ranks.size
     before, after = (np.bincount(owners, layout.tokens, size) for owners in (layout.owners, target))
-    for key, value in spread_of(before, after).items():
+    for key, value in seqlen_statistics(before, after).items():
         kind = context.book.min if key.endswith("min") else context.book.max
         (context.book.mean if key.endswith("mean") else kind)(key, value)
 

@@ -20,9 +20,10 @@ def check(tiny_model, monkeypatch, capsys):
     data.append("checkpoint.best_metric=null")
 
     def go(*arguments):
-        code = main(["check-invariance", f"model.path={tiny_model}", *data, *arguments])
+        code = main(["check-invariance", *go.base, *arguments])
         return code, capsys.readouterr().out
 
+    go.base = [f"model.path={tiny_model}", *data]
     return go
 
 
@@ -51,6 +52,14 @@ def test_other_recipes_are_invariant(check, overrides):
     code, said = check(*overrides)
     assert "DEPENDS" not in said
     assert code == 0
+
+
+def test_a_step_without_an_update_is_not_called_invariant(check, capsys):
+    code = main(["check-invariance", *check.base, "algorithm=grpo", "actor.policy_loss=own_losses:not_a_number"])
+    assert code == 2
+    said = capsys.readouterr()
+    assert "needs an update to compare, but there was none: stage update: the actor's loss was not finite" in said.err
+    assert "invariant" not in said.out
 
 
 @pytest.mark.parametrize("loss", ["by_micro_batch", "metric_of_micro_batch"])

@@ -19,3 +19,8 @@ def metric_of_micro_batch(old_log_prob, log_prob, advantages, response_mask, rol
     """The loss is right; what is logged is the largest ratio of the forward pass."""
     ratio = torch.exp(log_prob - old_log_prob)
     return -advantages * ratio, {"actor/own_ratio": ratio.detach().max().expand_as(ratio)}
+
+
+def not_a_number(old_log_prob, log_prob, advantages, response_mask, rollout_is_weights=None):
+    """Nothing can be updated with it."""
+    return log_prob * float("nan"), {}

@@ -114,8 +114,7 @@ def test_empty_batch():
 
 def test_statistics():
     # Rows 1 2 | 3 10: 3 and 13 tokens. Balanced {10, 1} and {3, 2}: 11 and 5; mean (3 + 13) / 2.
-    lengths = np.array([1, 2, 3, 10])
-    assert seqlen_statistics(lengths, np.array([0, 3, 1, 2]), 2) == {
+    assert seqlen_statistics(np.array([3, 13]), np.array([11, 5])) == {
         "global_seqlen/min": 3.0,
         "global_seqlen/max": 13.0,
         "global_seqlen/minmax_diff": 10.0,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from ppo_lightning.parallel.balance import Layout, balance, spread_of, targets
+from ppo_lightning.parallel.balance import Layout, balance, seqlen_statistics, targets
 from ppo_lightning.parallel.exchange import exchange
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.columns import as_column
@@ -107,7 +107,7 @@ def test_turns_are_by_whole_groups():
 def test_numbers_of_the_busiest_and_the_idlest_rank():
     layout = Layout(np.array([0, 0, 1, 1]), np.array([1, 2, 5, 8]))
     after = np.array([0, 1, 1, 0])
-    found = spread_of(*(np.bincount(owners, layout.tokens) for owners in (layout.owners, after)))
+    found = seqlen_statistics(*(np.bincount(owners, layout.tokens) for owners in (layout.owners, after)))
     assert found == {
         "global_seqlen/min": 3.0,
         "global_seqlen/max": 13.0,
