@@ -18,7 +18,7 @@ from ppo_lightning.recipes.verl_options import BEYOND_THE_CONFIG, OPTIONS, defau
 FILES = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[3]
 VERL = json.loads((ROOT / "tests" / "parity" / "golden" / "verl_options.json").read_text())
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 
 
 def test_every_option_of_verl_has_a_counterpart_or_a_reason():
@@ -143,6 +143,12 @@ def test_a_hydra_file_and_overrides_on_top(tmp_path):
         ),
         ([f"{ACTOR}.policy_loss.loss_mode=sapo"], "actor.loss_options", {"tau_pos": 1.0, "tau_neg": 1.05}),
         ([f"{ACTOR}.optim.grad_clip=0.5"], "actor.grad_clip", 0.5),
+        ([f"{MODEL}.lora_rank=8"], "model.lora_alpha", 16.0),
+        (
+            [f"{MODEL}.lora_rank=8", f"{MODEL}.target_modules=[q_proj,v_proj]"],
+            "model.lora_targets",
+            ["q_proj", "v_proj"],
+        ),
         (["custom_reward_function.path=a.py"], "reward.path", "a.py"),
         (
             ["trainer.total_training_steps=200", f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1"],
@@ -153,6 +159,11 @@ def test_a_hydra_file_and_overrides_on_top(tmp_path):
 )
 def test_rules(given, key, value):
     assert import_verl(given).values[key] == value
+
+
+def test_without_an_adapter_nothing_is_said_of_it():
+    made = import_verl([f"{MODEL}.lora_alpha=64"])
+    assert not {"model.lora_alpha", "model.lora_targets"} & made.values.keys()
 
 
 def test_what_cannot_be_read_is_said(tmp_path):
