@@ -3,12 +3,16 @@
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import nn
 
 from ppo_lightning.engines.base import Request, Sampling
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+
+BLOCK = 256
+"""Tokens of the vocabulary that are added up at once when a token is drawn."""
 
 
 def stream(keys: list[tuple[int, ...]]) -> np.ndarray:
@@ -42,18 +46,34 @@ def draw(
     logits = logits.float()
     if sampling.temperature <= 0:
         token = logits.argmax(-1)
-        return token, _log_prob(logits, token)
-    logits = logits / sampling.temperature
+        return token, logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(logits, -1)
+    if sampling.temperature != 1.0:
+        logits = logits / sampling.temperature
     if sampling.truncated:
         logits = _truncate(logits, sampling)
-    cumulative = torch.softmax(logits, -1).double().cumsum_(-1)
-    target = (uniform.to(cumulative) * cumulative[:, -1]).unsqueeze(-1)
-    token = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
-    return token, _log_prob(logits, token)
+    probs = torch.softmax(logits, -1)
+    token = _invert(probs, uniform.to(probs.device))
+    return token, probs.gather(-1, token.unsqueeze(-1)).squeeze(-1).log()
 
 
-def _log_prob(logits: Float[torch.Tensor, "B V"], token: Int[torch.Tensor, "B"]) -> Float[torch.Tensor, "B"]:
-    return logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(logits, -1)
+def _invert(probs: Float[torch.Tensor, "B V"], uniform: Float[torch.Tensor, "B"]) -> Int[torch.Tensor, "B"]:
+    """Return the first token whose cumulative probability is above `uniform` x the sum, of those that are possible.
+
+    The block of the vocabulary is found first, so that only one block is added up token by token, in float64.
+    """
+    size = min(BLOCK, probs.shape[-1])
+    short = -probs.shape[-1] % size
+    blocks = (nn.functional.pad(probs, (0, short)) if short else probs).unflatten(-1, (-1, size))
+    masses = blocks.sum(-1).double()
+    ends = masses.cumsum(-1)
+    total = ends[:, -1:]
+    target = torch.minimum(uniform.double().unsqueeze(-1) * total, total.nextafter(torch.zeros_like(total)))
+    block = torch.searchsorted(ends, target, right=True)
+    inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, size)).squeeze(1)
+    rest = target - (ends - masses).gather(-1, block)
+    place = torch.searchsorted(inside.double().cumsum(-1), rest, right=True)
+    last = size - 1 - inside.flip(-1).ne(0).to(torch.int8).argmax(-1, keepdim=True)
+    return (block * size + torch.minimum(place, last)).squeeze(-1)
 
 
 def _truncate(logits: Float[torch.Tensor, "B V"], sampling: Sampling) -> Float[torch.Tensor, "B V"]:

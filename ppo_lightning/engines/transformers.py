@@ -17,6 +17,7 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.engines.kv_cache import make_cache
+from ppo_lightning.engines.packed_linear import packed_linears
 from ppo_lightning.engines.sampling import draw, stream, uniforms
 from ppo_lightning.models.attention import use_attention
 from ppo_lightning.models.load import load_causal_lm
@@ -98,7 +99,7 @@ class TransformersEngine(Interruptible):
         training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), packed_linears(self.model):
                 for batch in self._batches(requests):
                     for completion in self._decode(batch, sampling):
                         done[completion.row] = completion

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ppo_lightning.algorithms.kl_control import kl_controller
 from ppo_lightning.config.schema import Config
 from ppo_lightning.errors import DataError
-from ppo_lightning.models.packing import Sharing
 from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.ranks import Ranks
@@ -82,7 +81,7 @@ def write_log_probs(rows: DataProto, module: PPOModule, config: Config) -> None:
     shape, generator = rows.batch["responses"].shape, torch.Generator().manual_seed(2)
     noise, gap = (scale * torch.randn(shape, generator=generator) for scale in (0.3, 0.1))
     temperature = rows.meta_info["temperature"]
-    (own,) = without_grad(rows, config.update, Sharing(), lambda chunk: log_probs(module.actor, chunk, temperature)[:1])
+    (own,) = without_grad(rows, config.update, False, lambda chunk: log_probs(module.actor, chunk, temperature)[:1])
     apart = gap + noise if config.rollout_correction.bypass_mode else gap
     rows.batch[NOISE] = noise
     rows.batch["rollout_log_probs"] = own + apart * rows.batch["response_mask"]

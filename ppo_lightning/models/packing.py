@@ -33,19 +33,6 @@ class Packed:
     before: Int[Tensor, "b R"]
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """How rows share a forward pass.
-
-    Attributes:
-        on: whether rows are packed and prompts are computed once.
-        tokens_per_square: of the model, see `share_size`.
-    """
-
-    on: bool = False
-    tokens_per_square: float = 1.0
-
-
 def pack(
     input_ids: Int[Tensor, "b S"],
     attention_mask: Int[Tensor, "b S"],
@@ -72,17 +59,14 @@ def pack(
         prompt, begin = int(prompts[rows[0]]), end
         parts.append(ids[rows[0], split - prompt : split])
         positions.append(np.arange(prompt))
-        members = [np.zeros(prompt, np.int64)]
         end += prompt
-        for number, row in enumerate(rows, 1):
+        for row in rows:
             length = int(responses[row])
             parts.append(ids[row, split : split + length])
             positions.append(np.arange(prompt, prompt + length))
-            members.append(np.full(length, number))
             before[row, :length] = np.concatenate([[begin + prompt - 1], np.arange(end, end + length - 1)])[:length]
             end += length
-        mask = tree_mask(torch.from_numpy(np.concatenate(members)).to(input_ids.device)) if len(rows) > 1 else None
-        segments.append(Segment(begin, end, mask))
+        segments.append(Segment(begin, prompt, tuple(int(responses[row]) for row in rows)))
     device = input_ids.device
     return Packed(
         torch.from_numpy(np.concatenate(parts)).unsqueeze(0).to(device),
@@ -90,12 +74,6 @@ def pack(
         tuple(segments),
         torch.from_numpy(before).to(device),
     )
-
-
-def tree_mask(member: Int[Tensor, "w"]) -> Bool[Tensor, "1 1 w w"]:
-    """Return what each token of a segment sees: earlier tokens of the prompt (member 0) and of its own response."""
-    causal = torch.ones(len(member), len(member), dtype=torch.bool, device=member.device).tril()
-    return (causal & ((member == 0) | (member == member[:, None])))[None, None]
 
 
 def packed_states(
@@ -141,23 +119,3 @@ def can_pack(model: nn.Module, tolerance: float = 1e-3) -> bool:
         except (RuntimeError, ValueError, TypeError):  # the model does not take a mask of this shape
             return False
         return torch.allclose(shared, plain_states(model, ids, mask, valid), rtol=tolerance, atol=tolerance)
-
-
-def share_size(prompt: int, response: float, rollouts: int, tokens_per_square: float) -> int:
-    """Return how many rollouts of a prompt to pack into one row.
-
-    A packed row of s tokens costs s + s^2 / tokens_per_square: sharing saves prompt tokens but widens the attention.
-
-    Args:
-        prompt: tokens of the prompt.
-        response: mean tokens of a response.
-        rollouts: rows with this prompt.
-        tokens_per_square: matrix FLOPs per token over attention FLOPs per pair of tokens.
-    """
-
-    def cost(size: int) -> float:
-        full, rest = divmod(rollouts, size)
-        widths = [prompt + size * response] * full + ([prompt + rest * response] if rest else [])
-        return sum(s + s * s / tokens_per_square for s in widths)
-
-    return min(range(1, rollouts + 1), key=cost)

@@ -1,17 +1,21 @@
-"""Log-probabilities and entropies of response tokens, from hidden states in chunks: no (B, S, V) tensor is made.
+"""Log-probabilities and entropies of response tokens, from hidden states in tiles: no (B, S, V) tensor is made.
 
 Row i's response token t is predicted by the hidden state one position before it. Everything is float32 log-softmax at
 the sampling temperature.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-CHUNK_ELEMENTS = 2**24
-"""Logits held at once: 64 MiB of float32."""
+ROWS = 2048
+"""Tokens whose logits are worked on at once."""
+
+TILE_ELEMENTS = 2**22
+"""Logits held at once, twice: 16 MiB of float32 each."""
 
 
 def token_log_probs(
@@ -84,76 +88,116 @@ def check_head(model: nn.Module) -> bool:
         return torch.allclose(ours, model(input_ids=ids, use_cache=False).logits, rtol=1e-3, atol=1e-3)
 
 
+def at_least_float32(tensor: Tensor) -> torch.dtype:
+    """Return the type of losses and log-probabilities of a model with such weights."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 class _HeadLogProb(torch.autograd.Function):
-    """Linear head, log-softmax, gather and entropy over N tokens, recomputing logits in the backward pass."""
+    """Linear head, log-softmax, gather and entropy over N tokens, recomputing logits in the backward pass.
+
+    Tokens and vocabulary are cut into tiles that stay in a CPU's cache while they are worked on.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        with_entropy, with_squares = wanted
-        log_prob = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
-        log_norm, entropy, squares = torch.empty_like(log_prob), torch.zeros_like(log_prob), torch.zeros_like(log_prob)
-        for rows in _chunks(len(targets), weight.shape[0]):
-            logits = _logits(hidden[rows], weight, temperature)
-            log_norm[rows] = torch.logsumexp(logits, -1)
-            log_prob[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_norm[rows]
-            if with_entropy or with_squares:
-                logits.sub_(log_norm[rows, None])
-                probs = logits.exp()
-                if with_squares:
-                    squares[rows] = torch.linalg.vector_norm(probs, dim=-1).square()
-                if with_entropy:
-                    entropy[rows] = -probs.mul_(logits).sum(-1)
+        parts = [
+            _score(hidden[rows], weight, targets[rows], temperature, *wanted) for rows in _rows(len(targets), weight)
+        ]
+        log_prob, entropy, squares, log_norm = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
         ctx.mark_non_differentiable(squares)
-        ctx.temperature, ctx.with_entropy = temperature, with_entropy
+        ctx.set_materialize_grads(False)
+        ctx.temperature = temperature
         return log_prob, entropy, squares
 
     @staticmethod
     def backward(
-        ctx: Any, grad_log_prob: Tensor, grad_entropy: Tensor, grad_squares: Tensor
+        ctx: Any, grad_log_prob: Tensor | None, grad_entropy: Tensor | None, grad_squares: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         """D logp = onehot - p; d H = -p (log p + H); both over T."""
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
-        grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        for rows in _chunks(len(targets), weight.shape[0]):
-            log_p = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
-            grad = _logits_grad(
-                log_p, targets[rows], grad_log_prob[rows], (grad_entropy[rows], entropy[rows]), ctx.with_entropy
-            )
-            grad = grad.div_(ctx.temperature).to(hidden.dtype)
-            grad_hidden[rows] = grad @ weight
-            if grad_weight is not None:
-                grad_weight.addmm_(grad.T.float(), hidden[rows].float())
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
+        grad_hidden = torch.zeros_like(hidden, dtype=at_least_float32(hidden))
+        grad_weight = torch.zeros_like(weight, dtype=at_least_float32(weight)) if ctx.needs_input_grad[1] else None
+        direct = torch.zeros_like(log_norm) if grad_log_prob is None else grad_log_prob / ctx.temperature
+        for rows in _rows(len(targets), weight):
+            states, target, norm = hidden[rows], targets[rows], log_norm[rows, None]
+            for columns, buffers in _tiles(len(target), weight, norm):
+                log_p = _logits(states, weight[columns], ctx.temperature, buffers[0]).sub_(norm)
+                grad = torch.exp(log_p, out=buffers[1])
+                if grad_entropy is None:
+                    grad.mul_(-direct[rows, None])
+                else:
+                    slope = (grad_entropy[rows] / ctx.temperature)[:, None]
+                    grad.mul_(log_p.add_(entropy[rows, None]).mul_(slope).add_(direct[rows, None]).neg_())
+                here, place = _inside(target, columns)
+                grad[here, place] += direct[rows][here]
+                fast = hidden.dtype if hidden.is_cuda else grad.dtype
+                grad_hidden[rows] += grad.to(fast) @ weight[columns].to(fast)
+                if grad_weight is not None:
+                    grad_weight[columns].addmm_(grad.T, states.to(grad.dtype))
+        return grad_hidden.to(hidden.dtype), None if grad_weight is None else grad_weight.to(weight.dtype), *[None] * 3
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def _score(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool, with_squares: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return log-probabilities, entropies, sums of squared probabilities and log-normalisers (N,), tile by tile.
+
+    Sums are kept relative to the largest logit so far; what is not wanted is zeros.
+    """
+    largest = torch.full((len(hidden),), -torch.inf, dtype=at_least_float32(hidden), device=hidden.device)
+    chosen, total, weighted, squares = (torch.zeros_like(largest) for _ in range(4))
+    for columns, buffers in _tiles(len(targets), weight, largest):
+        logits = _logits(hidden, weight[columns], temperature, buffers[0])
+        here, place = _inside(targets, columns)
+        chosen[here] = logits[here, place]
+        before, largest = largest, torch.maximum(largest, logits.amax(-1))
+        logits.sub_(largest[:, None])
+        probs = torch.exp(logits, out=buffers[1])
+        shift = before - largest
+        scale = shift.exp()
+        if with_entropy:
+            moved = torch.where(total > 0, weighted + shift * total, 0.0)
+            weighted = moved * scale + torch.linalg.vecdot(probs, logits)
+        if with_squares:
+            squares = squares * scale.square() + torch.linalg.vecdot(probs, probs)
+        total = total * scale + probs.sum(-1)
+    log_norm = largest + total.log()
+    entropy = total.log() - weighted / total if with_entropy else torch.zeros_like(total)
+    return chosen - log_norm, entropy, squares / total.square(), log_norm
+
+
+def _logits(hidden: Tensor, weight: Tensor, temperature: float, out: Tensor) -> Tensor:
     """Multiply in float32 whatever the type of the weights: logits rounded to bfloat16 are off by up to 0.06."""
-    if weight.dtype.itemsize >= torch.float32.itemsize:
-        logits = (hidden @ weight.T).float()
+    if weight.dtype == out.dtype:
+        torch.mm(hidden, weight.T, out=out)
     elif weight.is_cuda:
-        logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)
+        torch.mm(hidden, weight.T, out_dtype=out.dtype, out=out)
     else:
-        logits = hidden.float() @ weight.float().T
-    return logits if temperature == 1.0 else logits.div_(temperature)
+        torch.mm(hidden.to(out.dtype), weight.to(out.dtype).T, out=out)
+    return out if temperature == 1.0 else out.div_(temperature)
 
 
-def _logits_grad(
-    log_p: Tensor, targets: Tensor, grad: Tensor, entropy: tuple[Tensor, Tensor], with_entropy: bool
-) -> Tensor:
-    if with_entropy:
-        grad_entropy, value = entropy
-        out = log_p.exp()
-        out.mul_(log_p.add_(value[:, None]).mul_(grad_entropy[:, None]).add_(grad[:, None])).neg_()
-    else:
-        out = log_p.exp_().mul_(grad[:, None]).neg_()
-    out[torch.arange(len(targets), device=out.device), targets] += grad
-    return out
+def _inside(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
+    """Return the rows whose target lies in a tile, and its place there."""
+    here = ((targets >= columns.start) & (targets < columns.stop)).nonzero().squeeze(-1)
+    return here, targets[here] - columns.start
 
 
-def _chunks(rows: int, vocabulary: int) -> list[slice]:
-    size = max(1, CHUNK_ELEMENTS // vocabulary)
-    return [slice(start, start + size) for start in range(0, rows, size)]
+def _rows(count: int, weight: Tensor) -> list[slice]:
+    size = max(1, TILE_ELEMENTS // len(weight)) if weight.is_cuda else ROWS
+    return [slice(start, start + size) for start in range(0, count, size)] or [slice(0, 0)]
+
+
+def _tiles(rows: int, weight: Tensor, like: Tensor) -> Iterator[tuple[slice, tuple[Tensor, Tensor]]]:
+    """Yield the vocabulary in parts (a GPU takes it whole), each with two buffers (rows, width) like `like`."""
+    vocabulary = len(weight)
+    width = vocabulary if weight.is_cuda else min(vocabulary, max(1, TILE_ELEMENTS // max(rows, 1)))
+    both = like.new_empty(2, rows * width)
+    for start in range(0, vocabulary, width):
+        columns = slice(start, min(start + width, vocabulary))
+        size = rows * (columns.stop - start)
+        yield columns, (both[0, :size].view(rows, -1), both[1, :size].view(rows, -1))

@@ -12,7 +12,7 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.config.validate import ranks, sequences_per_minibatch, sequences_per_step
 from ppo_lightning.models.load import model_path
 from ppo_lightning.models.lora import add_adapter
-from ppo_lightning.models.token_log_probs import CHUNK_ELEMENTS
+from ppo_lightning.models.token_log_probs import TILE_ELEMENTS
 from ppo_lightning.plan.activations import Activations, measure
 from ppo_lightning.stages import uses_critic, uses_reference
 
@@ -163,12 +163,11 @@ def _pass(name: str, model: Model, load: Load, config: Config) -> list[Part]:
 
 
 def _logits(actor: Model, load: Load, config: Config) -> list[Part]:
-    """Return the chunk of logits at hand: they, their exponentials and one more; in the update the head's gradient."""
-    rows = min(load.responses, max(1, CHUNK_ELEMENTS // actor.config.vocab_size))
-    chunk = 3.0 * rows * actor.config.vocab_size * FLOAT32
+    """Return the logits at hand: they, their exponentials and one more; in the update the head's gradient."""
+    chunk = 3.0 * min(load.responses * actor.config.vocab_size, TILE_ELEMENTS) * FLOAT32
     head = 0 if config.model.lora_rank else actor.head
     return [
-        Part("logits: one chunk", chunk, frozenset({"forward", "update actor"})),
+        Part("logits: one tile", chunk, frozenset({"forward", "update actor"})),
         Part("logits: head's gradient", head * FLOAT32, frozenset({"update actor"})),
     ]
 

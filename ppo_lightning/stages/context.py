@@ -13,7 +13,6 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.models.critic import Critic
 from ppo_lightning.models.offload import Offload
-from ppo_lightning.models.packing import Sharing
 from ppo_lightning.parallel.balance import Layout
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.data_proto import DataProto
@@ -61,7 +60,7 @@ class StepContext:
     kl_controller: FixedKLController | AdaptiveKLController
     optimizers: dict[str, Any]
     backward: Callable[..., None]
-    sharing: Sharing = field(default_factory=Sharing)
+    sharing: bool = False
     offload: Offload = field(default_factory=Offload)
     score_batch: Callable[..., Any] | None = None
     roller: Any = None

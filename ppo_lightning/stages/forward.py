@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ppo_lightning.config.schema import UpdateConfig
 from ppo_lightning.models.critic import Critic
-from ppo_lightning.models.packing import Sharing, packed_states, share_size
+from ppo_lightning.models.packing import packed_states
 from ppo_lightning.models.token_log_probs import plain_states, token_log_probs
 from ppo_lightning.parallel.micro_batches import (
     check_budget,
@@ -54,9 +54,9 @@ class Chunk:
         return self.computed if self.groups is not None else int(self.batch.batch["attention_mask"].sum())
 
 
-def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator[Chunk]:
+def micros(batch: DataProto, update: UpdateConfig, sharing: bool) -> Iterator[Chunk]:
     """Cut a batch's rows into trimmed micro-batches as `update` says, of similar lengths, prompts together."""
-    if not sharing.on:
+    if not sharing:
         for micro in micro_batches(
             batch, split_rows(batch, update.sequences_per_microbatch, update.tokens_per_microbatch)
         ):
@@ -64,7 +64,7 @@ def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator
             yield Chunk(micro.rows, micro.batch, None, len(micro.rows) * max(1, longest))
         return
     prompts, responses = token_lengths(batch)
-    packs = share_prompts(batch, update, sharing)
+    packs = share_prompts(batch, update)
     widths = [pack_width(prompts, responses, pack) for pack in packs]
     filled = list(fill([len(pack) for pack in packs], widths, update))
     row_lists = [np.array([row for place in places for row in packs[place]], dtype=np.int64) for places in filled]
@@ -74,7 +74,7 @@ def micros(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Iterator
         yield Chunk(micro.rows, micro.batch, groups, sum(widths[place] for place in places))
 
 
-def share_prompts(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> list[list[int]]:
+def share_prompts(batch: DataProto, update: UpdateConfig) -> list[list[int]]:
     """Return the rows of each packed segment, the widest first; a pack is never above the micro-batch limits.
 
     Raises:
@@ -86,9 +86,7 @@ def share_prompts(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> l
         members.setdefault(uid, []).append(row)
     packs = []
     for rows in members.values():
-        mean = float(responses[rows].mean())
-        size = share_size(int(prompts[rows[0]]), mean, len(rows), sharing.tokens_per_square)
-        size = min(size, update.sequences_per_microbatch)
+        size = update.sequences_per_microbatch
         packs += [rows[start : start + size] for start in range(0, len(rows), size)]
     if update.tokens_per_microbatch is not None:
         check_budget(prompts + responses, update.tokens_per_microbatch)
@@ -163,7 +161,7 @@ def laid_out(found: Tensor, valid: Tensor) -> Tensor:
     return found.new_zeros(valid.shape).masked_scatter(valid, found)
 
 
-def idle(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Chunk:
+def idle(batch: DataProto, update: UpdateConfig, sharing: bool) -> Chunk:
     """Return a micro-batch of weight 0, for a rank that has none left while others of a sharded model do."""
     row = batch.select_idxs([0])
     row.batch["response_mask"].zero_()
@@ -173,7 +171,7 @@ def idle(batch: DataProto, update: UpdateConfig, sharing: Sharing) -> Chunk:
 def without_grad(
     batch: DataProto,
     update: UpdateConfig,
-    sharing: Sharing,
+    sharing: bool,
     forward: Callable[[Chunk], tuple[Tensor, ...]],
     ranks: Ranks = ALONE,
 ) -> tuple[Tensor, ...]:

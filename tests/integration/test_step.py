@@ -83,8 +83,8 @@ def test_the_on_policy_shortcut_changes_nothing(run, lines):
 def test_sharing_prompts_changes_nothing(run, lines):
     shared = run("data.val=null", name="shared")
     plain = run("data.val=null", "update.share_prompts=false", name="plain")
-    assert shared[2].modules[0].sharing.on
-    assert not plain[2].modules[0].sharing.on
+    assert shared[2].modules[0].sharing
+    assert not plain[2].modules[0].sharing
     for left, right in zip(lines(shared[1]), lines(plain[1]), strict=True):
         for key in ("actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/grad_norm", "actor/entropy"):
             assert left[key] == pytest.approx(right[key], rel=1e-3, abs=1e-5), key

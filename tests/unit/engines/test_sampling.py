@@ -61,3 +61,20 @@ def test_truncation_keeps_and_renormalises(sampling, kept):
     assert set(token.tolist()) == kept
     total = sum(dict(zip(token.tolist(), log_prob.exp().tolist(), strict=True)).values())
     assert total == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_drawn_token_inverts_the_cumulative_distribution():
+    """Against float64 sums over the whole vocabulary (1,000 tokens: four blocks, the last one short)."""
+    torch.manual_seed(0)
+    logits = torch.randn(500, 1000) * 3
+    logits[:, ::3] = -torch.inf
+    uniform = torch.rand(500, dtype=torch.float64)
+    uniform[:3] = torch.tensor([0.0, 1 - 2.0**-53, 0.5])
+    token, log_prob = draw(logits, Sampling(1.0, 1), uniform)
+    probs = torch.softmax(logits.double(), -1)
+    end = probs.cumsum(-1).gather(-1, token[:, None]).squeeze(-1)
+    mass = probs.gather(-1, token[:, None]).squeeze(-1)
+    assert bool((mass > 0).all())
+    assert bool((end - mass <= uniform + 1e-6).all())
+    assert bool((uniform <= end + 1e-6).all())
+    assert torch.allclose(log_prob.double(), mass.log(), atol=1e-5)

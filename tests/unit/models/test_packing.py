@@ -3,7 +3,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from ppo_lightning.models import packing
-from ppo_lightning.models.packing import can_pack, pack, packed_states, share_size
+from ppo_lightning.models.packing import can_pack, pack, packed_states
 from ppo_lightning.models.token_log_probs import plain_states
 
 GROUPS = [[0, 1, 2], [3, 4], [5]]
@@ -60,7 +60,7 @@ def test_tokens_are_laid_once(rows):
     packed = pack(ids, mask, 5, GROUPS)
     assert packed.ids.shape == (1, 27)  # prompts 4, 6, 1 and responses 5 + 0 + 3, 1 + 5, 2: no padding
     assert [(part.begin, part.end) for part in packed.segments] == [(0, 12), (12, 24), (24, 27)]
-    assert [part.mask is None for part in packed.segments] == [False, False, True]  # one response: plainly causal
+    assert [(part.prompt, part.responses) for part in packed.segments] == [(4, (5, 0, 3)), (6, (1, 5)), (1, (2,))]
     assert packed.ids[0, :12].tolist() == [*ids[0, 2:6].tolist(), *ids[0, 6:11].tolist(), *ids[2, 6:9].tolist()]
     assert packed.positions[0, :12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6]
     assert packed.before[2, :3].tolist() == [3, 9, 10]  # the prompt's last token, then the response's own
@@ -78,12 +78,3 @@ def test_models_with_a_sliding_window_are_left_alone(llama):
         sliding_window=4,
     )
     assert not can_pack(MistralForCausalLM(config))
-
-
-@pytest.mark.parametrize(
-    ("prompt", "response", "expected"),
-    [(105, 64, 8), (44, 11, 8), (105, 1000, 1)],
-)
-def test_how_many_share(prompt, response, expected):
-    """With 3067 tokens per square (SmolLM2-135M): short responses all share, long ones widen the attention too much."""
-    assert share_size(prompt, response, 8, 3067) == expected

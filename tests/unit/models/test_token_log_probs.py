@@ -23,7 +23,8 @@ def naive(model, ids, mask, valid, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("entropy", [False, True])
 def test_values_and_gradients_equal_the_naive_form(llama, rows, monkeypatch, temperature, entropy):
-    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 97 * 3)
+    monkeypatch.setattr(module, "ROWS", 5)
+    monkeypatch.setattr(module, "TILE_ELEMENTS", 5 * 30)
     ids, mask, valid = rows
     states = plain_states(llama, ids, mask, valid)
     targets = ids[:, -5:][valid]

@@ -58,7 +58,7 @@ def test_parts_by_hand(estimate):
     # 8 rows x 16 tokens x 2 (keys, values) x 3 layers x 2 heads x 8 x 4 bytes.
     assert parts["engine: keys and values"].bytes == 8 * 16 * 2 * 3 * 2 * 8 * 4
     # 4 rows x 6 response tokens x 97 logits x 4 bytes, three times.
-    assert parts["logits: one chunk"].bytes == 3 * 24 * 97 * 4
+    assert parts["logits: one tile"].bytes == 3 * 24 * 97 * 4
     assert "reference: weights" not in parts
     assert "actor: float32 copy" not in parts
 

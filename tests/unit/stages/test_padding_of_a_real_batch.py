@@ -6,7 +6,7 @@ import torch
 
 from ppo_lightning.config.schema import UpdateConfig
 from ppo_lightning.errors import DataError
-from ppo_lightning.models.packing import Sharing, pack
+from ppo_lightning.models.packing import pack
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right
@@ -171,7 +171,7 @@ def gsm8k():
     return batch_of(QUESTIONS, [(ANSWERS * 4)[place] for place in order])
 
 
-def ratio(batch, update, sharing=Sharing()):  # noqa: B008 - frozen
+def ratio(batch, update, sharing=False):
     chunks = list(micros(batch, update, sharing))
     assert sorted(row for chunk in chunks for row in chunk.rows) == list(range(len(batch)))
     return sum(chunk.computed for chunk in chunks) / sum(chunk.needed for chunk in chunks)
@@ -181,13 +181,13 @@ def ratio(batch, update, sharing=Sharing()):  # noqa: B008 - frozen
 def test_padding_under_a_token_budget_is_at_most_a_tenth(gsm8k, budget):
     update = UpdateConfig(tokens_per_microbatch=budget)
     assert 1.0 < ratio(gsm8k, update) <= 1.10
-    for chunk in micros(gsm8k, update, Sharing()):
+    for chunk in micros(gsm8k, update, False):
         assert chunk.computed <= budget
 
 
 def test_padding_both_sides_apart_would_be_a_fifth(gsm8k):
     """Negative control: rows trimmed to the longest prompt plus the longest response among them."""
-    chunks = list(micros(gsm8k, UpdateConfig(tokens_per_microbatch=4096), Sharing()))
+    chunks = list(micros(gsm8k, UpdateConfig(tokens_per_microbatch=4096), False))
     both = sum(chunk.batch.batch["input_ids"].numel() for chunk in chunks)
     assert both / sum(chunk.needed for chunk in chunks) > 1.15
 
@@ -195,7 +195,7 @@ def test_padding_both_sides_apart_would_be_a_fifth(gsm8k):
 @pytest.mark.parametrize("shared", [False, True], ids=["rows end to end", "prompts shared"])
 def test_packed_rows_have_no_padding(gsm8k, shared):
     """Also what is counted is what is laid: the tokens of the packed row, and all of them are needed."""
-    update, sharing = UpdateConfig(tokens_per_microbatch=4096), Sharing(True, 1e12)
+    update, sharing = UpdateConfig(tokens_per_microbatch=4096), True
     batch = gsm8k.select()
     if not shared:
         batch.non_tensor_batch["uid"] = as_column([f"row{row}" for row in range(len(batch))])
@@ -212,7 +212,7 @@ def test_packed_rows_have_no_padding(gsm8k, shared):
     assert tokens == (sum(QUESTIONS) if shared else N * sum(QUESTIONS)) + responses
 
 
-@pytest.mark.parametrize("sharing", [Sharing(), Sharing(True, 1.0)], ids=["padded", "packed"])
+@pytest.mark.parametrize("sharing", [False, True], ids=["padded", "packed"])
 def test_pitfall_55_a_row_above_the_budget_is_an_error(gsm8k, sharing):
     longest = int(gsm8k.batch["attention_mask"].sum(-1).max())
     assert ratio(gsm8k, UpdateConfig(tokens_per_microbatch=longest), sharing) >= 1.0
