@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ppo_lightning.config.schema import Config
 from ppo_lightning.engines.base import Completion, Interruptible, OnFinish, Request, Sampling, check_prompts
 from ppo_lightning.engines.checksum import checksum
-from ppo_lightning.engines.kv_cache import make_cache
+from ppo_lightning.engines.kv_cache import PlainCache, SharedCache, cache_for
 from ppo_lightning.engines.packed_linear import packed_linears
 from ppo_lightning.engines.sampling import draw, stream, uniforms
 from ppo_lightning.models.attention import use_attention
@@ -62,6 +62,7 @@ class TransformersEngine(Interruptible):
         self.version = 0
         self.counts: dict[str, float] = {}
         use_attention(model)
+        self.cache = cache_for(model)
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copy the weights where the engine has its own (another dtype); shared ones need only the version."""
@@ -130,8 +131,7 @@ class TransformersEngine(Interruptible):
         budget = np.array([min(sampling.max_tokens, self.context - len(r.prompt_ids)) for r in requests])
         state = Decoding(requests, stream([r.key for r in requests]), budget, np.ones(len(requests), dtype=bool))
         state.tokens, state.log_probs = [[] for _ in requests], [[] for _ in requests]
-        logits, mask, cache = self._prefill(requests, int(budget.max()))
-        position = mask.sum(-1, keepdim=True)
+        logits, position, cache = self._prefill(requests, int(budget.max()))
         step = 0
         while True:
             self.go_on()
@@ -144,14 +144,13 @@ class TransformersEngine(Interruptible):
             if state.alive.mean() < COMPACT_BELOW:
                 keep = torch.from_numpy(state.alive.nonzero()[0]).to(token.device)
                 state = _select(state, keep.tolist())
-                token, mask, position = token[keep], mask[keep], position[keep]
-                cache.batch_select_indices(keep)
-            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
-            logits = self._forward(token.unsqueeze(-1), mask, position, cache)
+                token, position = token[keep], position[keep]
+                cache.keep(keep)
+            logits = self._forward(token.unsqueeze(-1), position, **cache.inputs())
             position = position + 1
 
-    def _prefill(self, requests: list[Request], room: int) -> tuple[Tensor, Tensor, DynamicCache]:
-        """Run every different prompt once; return logits (B, V), mask (B, P) and the cache, one row per request."""
+    def _prefill(self, requests: list[Request], room: int) -> tuple[Tensor, Tensor, SharedCache | PlainCache]:
+        """Run every different prompt once; return logits (B, V), the next position (B, 1) and the cache."""
         unique: dict[tuple[int, ...], int] = {}
         owner = [unique.setdefault(r.prompt_ids, len(unique)) for r in requests]
         width = max(len(ids) for ids in unique)
@@ -162,21 +161,15 @@ class TransformersEngine(Interruptible):
             ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
         ids, mask = ids.to(device), mask.to(device)
-        cache = make_cache(self.model.config, room)
-        logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
+        cache = self.cache(self.model, mask, room)
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        logits = self._forward(ids, places, attention_mask=mask, past_key_values=cache)
         rows = torch.tensor(owner, device=device)
-        cache.batch_select_indices(rows)
-        return logits[rows], mask[rows], cache
+        cache.start(rows)
+        return logits[rows], mask.sum(-1, keepdim=True)[rows], cache
 
-    def _forward(self, ids: Tensor, mask: Tensor, position_ids: Tensor, cache: DynamicCache) -> Tensor:
-        out = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+    def _forward(self, ids: Tensor, position_ids: Tensor, **known: Any) -> Tensor:
+        out = self.model(input_ids=ids, position_ids=position_ids, use_cache=True, logits_to_keep=1, **known)
         return out.logits[:, -1]
 
     @staticmethod

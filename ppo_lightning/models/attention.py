@@ -1,7 +1,7 @@
 """The attention of our models: transformers' SDPA, with two ways that it lacks.
 
-One new token per row attends without copying keys once per query head, which on a CPU costs more than the model: the
-query heads of a group are treated as rows of one query. Packed rows attend segment by segment, and
+A new token of each response attends through the cache, which holds the keys of a prompt once for all its responses
+(`engines/kv_cache.py`). Packed rows attend segment by segment, and
 the responses of a segment share the keys and values of their prompt.
 """
 
@@ -45,20 +45,17 @@ def attention(
     value: Tensor,
     attention_mask: Tensor | None,
     segments: Sequence[Segment] | None = None,
+    decoding: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend like transformers' SDPA; packed rows and single new tokens each take their own way."""
+    """Attend like transformers' SDPA, but for packed rows and for a new token of each of many responses."""
     if segments is not None:
         return _by_segment(module, query, key, value, segments, **kwargs), None
-    groups = query.shape[1] // key.shape[1]
-    if query.shape[2] != 1 or groups == 1 or torch.is_grad_enabled():
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    batch, heads, _, width = query.shape
-    grouped = query.reshape(batch, key.shape[1], groups, width)
-    out = nn.functional.scaled_dot_product_attention(
-        grouped, key, value, attn_mask=attention_mask, scale=kwargs.get("scaling")
-    )
-    return out.reshape(batch, 1, heads, width), None
+    if decoding is not None:
+        scale = kwargs.get("scaling") or query.shape[-1] ** -0.5
+        layer = decoding.layers[module.layer_idx]
+        return layer.attend(query, scale, decoding.responses, decoding.hidden), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
 def _by_segment(

@@ -98,6 +98,13 @@ def packed_states(
     return out.last_hidden_state[0, packed.before[response_mask]]
 
 
+def sees_all_positions(model: nn.Module) -> bool:
+    """Tell whether a token sees all earlier ones in every layer: no sliding window, no recurrent layer."""
+    config = model.get_decoder().config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return kinds == {"full_attention"} and not getattr(config, "sliding_window", None)
+
+
 def can_pack(model: nn.Module, tolerance: float = 1e-3) -> bool:
     """Tell whether packed rows give this model's own hidden states, by comparing both on a few tokens.
 
@@ -105,9 +112,7 @@ def can_pack(model: nn.Module, tolerance: float = 1e-3) -> bool:
     """
     from ppo_lightning.models.token_log_probs import plain_states
 
-    config = model.get_decoder().config
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
+    if not sees_all_positions(model):
         return False
     device = next(model.parameters()).device
     ids = torch.arange(1, 9, device=device).reshape(2, 4).repeat_interleave(2, 1)[:, :7]
