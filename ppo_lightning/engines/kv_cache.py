@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from ppo_lightning.models.packing import sees_all_positions
+from ppo_lightning.models.packing import alike, sees_all_positions
 
 
 class Responses:
@@ -144,7 +144,7 @@ class PlainCache(DynamicCache):
         return {"attention_mask": self.mask, "past_key_values": self}
 
 
-def cache_for(model: nn.Module, tolerance: float = 1e-2) -> type[SharedCache] | type[PlainCache]:
+def cache_for(model: nn.Module) -> type[SharedCache] | type[PlainCache]:
     """Return the kind of cache that decodes this model right, by comparing a token's logits with a plain forward's."""
     if not sees_all_positions(model):
         return PlainCache
@@ -161,5 +161,4 @@ def cache_for(model: nn.Module, tolerance: float = 1e-2) -> type[SharedCache] | 
             found = model(input_ids=token, position_ids=places, use_cache=True, **cache.inputs()).logits[:, -1]
         except (RuntimeError, ValueError, TypeError):  # the model does not take what it is called with
             return PlainCache
-    close = torch.allclose(found.float(), expected.float(), rtol=tolerance, atol=tolerance)
-    return SharedCache if close else PlainCache
+    return SharedCache if alike(found, expected) else PlainCache

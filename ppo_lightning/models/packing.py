@@ -105,7 +105,17 @@ def sees_all_positions(model: nn.Module) -> bool:
     return kinds == {"full_attention"} and not getattr(config, "sliding_window", None)
 
 
-def can_pack(model: nn.Module, tolerance: float = 1e-3) -> bool:
+def alike(found: Float[Tensor, "N H"], expected: Float[Tensor, "N H"]) -> bool:
+    """Tell whether every vector is what is expected but for rounding (root of the type's epsilon, of its length).
+
+    Single numbers say little: hidden states of real models have a few very large ones, whose rounding the others share.
+    """
+    tolerance = torch.finfo(found.dtype).eps ** 0.5
+    found, expected = found.float(), expected.float()
+    return bool(((found - expected).norm(dim=-1) <= tolerance * expected.norm(dim=-1)).all())
+
+
+def can_pack(model: nn.Module) -> bool:
     """Tell whether packed rows give this model's own hidden states, by comparing both on a few tokens.
 
     False for models whose attention is more than a mask over positions (sliding windows, recurrent layers, ...).
@@ -123,4 +133,4 @@ def can_pack(model: nn.Module, tolerance: float = 1e-3) -> bool:
             shared = packed_states(model, ids, mask, valid, [[0, 1]])
         except (RuntimeError, ValueError, TypeError):  # the model does not take a mask of this shape
             return False
-        return torch.allclose(shared, plain_states(model, ids, mask, valid), rtol=tolerance, atol=tolerance)
+        return alike(shared, plain_states(model, ids, mask, valid))

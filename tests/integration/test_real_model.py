@@ -10,6 +10,7 @@ import torch
 from ppo_lightning.build import quiet
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
+from ppo_lightning.engines.kv_cache import SharedCache
 from ppo_lightning.run import fit
 from ppo_lightning.stages import STAGES
 from ppo_lightning.stages.forward import log_probs, without_grad
@@ -36,6 +37,7 @@ class Ratios(L.Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.recorded = list(pl_module.context.recorded)
+        self.sharing, self.cache = pl_module.context.sharing, pl_module.context.roller.engine.cache
         temperature, context = batch.meta_info["temperature"], pl_module.context
         (new,) = without_grad(
             batch,
@@ -65,6 +67,8 @@ def test_gsm8k_runs_all_nine_stages_and_log_probs_agree(tmp_path, lines):
     ratios = Ratios()
     assert fit(loaded, callbacks=[ratios]) == 0
     assert ratios.recorded == [stage.name for stage in STAGES]
+    assert ratios.sharing  # the real model's rounding is no reason to compute prompts again for every response
+    assert ratios.cache is SharedCache
     assert ratios.off_ratio <= 1e-4
     assert ratios.gap <= 1e-4
     assert ratios.reference <= 1e-4
