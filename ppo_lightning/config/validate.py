@@ -200,6 +200,8 @@ def _engine(config: Config) -> Iterator[str]:
             resolve(path)
     except ConfigError as error:
         yield _named("rollout.engine", error)
+    if config.model.dtype == "float64" and config.rollout.dtype == "model" and config.rollout.engine.startswith("vllm"):
+        yield f"rollout.engine={config.rollout.engine} has no float64: set rollout.dtype=float32"
 
 
 def _sampling(config: Config) -> Iterator[str]:

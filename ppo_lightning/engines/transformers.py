@@ -21,6 +21,7 @@ from ppo_lightning.engines.sampling import draw, stream, uniforms
 from ppo_lightning.models.attention import use_attention
 from ppo_lightning.models.load import load_causal_lm
 from ppo_lightning.models.lora import named_weights
+from ppo_lightning.models.token_log_probs import head_logits
 
 COMPACT_BELOW = 0.8
 """Rows are compacted when fewer than this share of the batch is still generating."""
@@ -61,6 +62,8 @@ class TransformersEngine(Interruptible):
         self.version = 0
         self.counts: dict[str, float] = {}
         use_attention(model)
+        # Logits rounded to bfloat16 are another distribution than the trainer's, which has them in float32.
+        self.head = model.get_output_embeddings() if self.dtype.itemsize < torch.float32.itemsize else None
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copy the weights where the engine has its own (another dtype); shared ones need only the version."""
@@ -168,15 +171,10 @@ class TransformersEngine(Interruptible):
         return logits[rows], mask[rows], cache
 
     def _forward(self, ids: Tensor, mask: Tensor, position_ids: Tensor, cache: DynamicCache) -> Tensor:
-        out = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return out.logits[:, -1]
+        known = {"attention_mask": mask, "position_ids": position_ids, "past_key_values": cache, "use_cache": True}
+        if self.head is None:
+            return self.model(input_ids=ids, logits_to_keep=1, **known).logits[:, -1]
+        return head_logits(self.model.get_decoder()(input_ids=ids, **known).last_hidden_state[:, -1], self.head.weight)
 
     @staticmethod
     def _record(state: Decoding, token: list[int], log_prob: list[float], sampling: Sampling) -> Iterator[Completion]:

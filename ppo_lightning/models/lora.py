@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ppo_lightning.config.schema import ModelConfig
 from ppo_lightning.errors import CheckpointError, ConfigError
+from ppo_lightning.models.token_log_probs import at_least_float32
 from ppo_lightning.parallel.sharding import whole
 
 NAME = "default"
@@ -29,7 +30,7 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 def add_adapter(model: nn.Module, config: ModelConfig) -> nn.Module:
     """Freeze the model and put an adapter of `model.lora_rank` beside its matrices; rank 0 leaves it as it is.
 
-    The adapter is float32 whatever the model is, so that small updates are not rounded away. B starts at 0: the adapted
+    The adapter is float32 at least whatever the model is, so that small updates are not rounded away. B starts at 0: the adapted
     model starts as the model itself.
 
     Raises:
@@ -57,7 +58,7 @@ def add_adapter(model: nn.Module, config: ModelConfig) -> nn.Module:
         raise ConfigError("model.lora_targets: the output head cannot have an adapter: name matrices of the layers")
     for parameter in adapted.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+            parameter.data = parameter.data.to(at_least_float32(parameter))
     return adapted
 
 

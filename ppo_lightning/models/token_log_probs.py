@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of response tokens, from hidden states in chunks: no (B, S, V) tensor is made.
 
 Row i's response token t is predicted by the hidden state one position before it. Everything is float32 log-softmax at
-the sampling temperature.
+the sampling temperature (float64 where the model is).
 """
 
 from typing import Any
@@ -84,6 +84,11 @@ def check_head(model: nn.Module) -> bool:
         return torch.allclose(ours, model(input_ids=ids, use_cache=False).logits, rtol=1e-3, atol=1e-3)
 
 
+def at_least_float32(tensor: Tensor) -> torch.dtype:
+    """Return the type of losses and log-probabilities of a model with such weights."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 class _HeadLogProb(torch.autograd.Function):
     """Linear head, log-softmax, gather and entropy over N tokens, recomputing logits in the backward pass."""
 
@@ -92,10 +97,10 @@ class _HeadLogProb(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         with_entropy, with_squares = wanted
-        log_prob = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
+        log_prob = torch.empty(len(targets), dtype=at_least_float32(weight), device=hidden.device)
         log_norm, entropy, squares = torch.empty_like(log_prob), torch.zeros_like(log_prob), torch.zeros_like(log_prob)
         for rows in _chunks(len(targets), weight.shape[0]):
-            logits = _logits(hidden[rows], weight, temperature)
+            logits = head_logits(hidden[rows], weight, temperature)
             log_norm[rows] = torch.logsumexp(logits, -1)
             log_prob[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_norm[rows]
             if with_entropy or with_squares:
@@ -117,23 +122,23 @@ class _HeadLogProb(torch.autograd.Function):
         """D logp = onehot - p; d H = -p (log p + H); both over T."""
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        grad_weight = torch.zeros_like(weight, dtype=at_least_float32(weight)) if ctx.needs_input_grad[1] else None
         for rows in _chunks(len(targets), weight.shape[0]):
-            log_p = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
+            log_p = head_logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
             grad = _logits_grad(
                 log_p, targets[rows], grad_log_prob[rows], (grad_entropy[rows], entropy[rows]), ctx.with_entropy
             )
             grad = grad.div_(ctx.temperature).to(hidden.dtype)
             grad_hidden[rows] = grad @ weight
             if grad_weight is not None:
-                grad_weight.addmm_(grad.T.float(), hidden[rows].float())
+                grad_weight.addmm_(grad.T.to(grad_weight.dtype), hidden[rows].to(grad_weight.dtype))
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Multiply in float32 whatever the type of the weights: logits rounded to bfloat16 are off by up to 0.06."""
+def head_logits(hidden: Tensor, weight: Tensor, temperature: float = 1.0) -> Tensor:
+    """Multiply by the output head in float32 at least, whatever the type of the weights: logits rounded to bfloat16 are off by up to 0.06."""
     if weight.dtype.itemsize >= torch.float32.itemsize:
-        logits = (hidden @ weight.T).float()
+        logits = hidden @ weight.T
     elif weight.is_cuda:
         logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)
     else:
