@@ -151,9 +151,8 @@ def _devices(config: Config) -> Iterator[str]:
 
 def _sharded(config: Config) -> Iterator[str]:
     """What works on whole tensors, where fsdp cuts them."""
-    for key, on in (("model.lora_rank", config.model.lora_rank), ("trainer.offload", config.trainer.offload)):
-        if config.trainer.strategy == "fsdp" and on:
-            yield f"{key}={on} needs whole weights on each rank: use trainer.strategy=ddp, or leave {key} off"
+    if config.trainer.strategy == "fsdp" and config.trainer.offload:
+        yield "trainer.offload=True needs whole weights on each rank: use trainer.strategy=ddp, or leave it off"
 
 
 def _algorithm(config: Config) -> Iterator[str]:
