@@ -8,7 +8,14 @@ from safetensors.torch import load_file, save_file
 
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.errors import CheckpointError
-from ppo_lightning.models.lora import adapter_weights, has_adapter, load_adapter, named_weights, save_adapter, save_whole
+from ppo_lightning.models.lora import (
+    adapter_weights,
+    has_adapter,
+    load_adapter,
+    named_weights,
+    save_adapter,
+    save_whole,
+)
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.sharding import like, load_state, local, whole, whole_state
 

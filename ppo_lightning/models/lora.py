@@ -30,8 +30,8 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 def add_adapter(model: nn.Module, config: ModelConfig) -> nn.Module:
     """Freeze the model and put an adapter of `model.lora_rank` beside its matrices; rank 0 leaves it as it is.
 
-    The adapter is float32 at least whatever the model is, so that small updates are not rounded away. B starts at 0: the adapted
-    model starts as the model itself.
+    The adapter is float32 at least whatever the model is, so that small updates are not rounded away. B starts at 0:
+    the adapted model starts as the model itself.
 
     Raises:
         ConfigError: peft is missing, or `model.lora_targets` names nothing in the model, or its head.

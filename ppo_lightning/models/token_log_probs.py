@@ -136,7 +136,10 @@ class _HeadLogProb(torch.autograd.Function):
 
 
 def head_logits(hidden: Tensor, weight: Tensor, temperature: float = 1.0) -> Tensor:
-    """Multiply by the output head in float32 at least, whatever the type of the weights: logits rounded to bfloat16 are off by up to 0.06."""
+    """Multiply by the output head in float32 at least, and divide by the temperature.
+
+    Logits rounded to bfloat16 would be off by up to 0.06.
+    """
     if weight.dtype.itemsize >= torch.float32.itemsize:
         logits = hidden @ weight.T
     elif weight.is_cuda:
