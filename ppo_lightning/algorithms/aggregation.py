@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Float64, Shaped
 from torch import Tensor
 
 from ppo_lightning.errors import ConfigError
@@ -38,7 +38,7 @@ def aggregate(
     mode: str,
     counts: LossCounts,
     horizon: float | int | None = None,
-) -> Float[Tensor, ""]:
+) -> Float64[Tensor, ""]:
     """Reduce the token losses of one micro-batch to its share of the mini-batch loss.
 
     Summed over micro-batches and averaged over ranks the shares are the exact global value, and so are their
@@ -53,7 +53,7 @@ def aggregate(
         horizon: the constant of `seq-mean-token-sum-norm`; must not depend on how a micro-batch was trimmed.
 
     Returns:
-        The share, multiplied by `counts.dp_size`.
+        The share, multiplied by `counts.dp_size`; added up in float64, so that it hardly depends on the split.
 
     Raises:
         ConfigError: `mode` is unknown.
@@ -63,10 +63,10 @@ def aggregate(
     valid = mask.bool()
     kept = torch.where(valid, loss, 0.0)
     if mode == "token-sum":
-        return kept.sum() * counts.dp_size
+        return kept.sum(dtype=torch.float64) * counts.dp_size
     if mode == "token-mean":
-        return kept.sum() * _scale(counts.tokens, counts.dp_size)
-    rows = kept.sum(-1)
+        return kept.sum(dtype=torch.float64) * _scale(counts.tokens, counts.dp_size)
+    rows = kept.sum(-1, dtype=torch.float64)
     if mode == "seq-mean-token-mean":
         rows = rows / valid.sum(-1).clamp(min=1)
     scale = _scale(counts.sequences, counts.dp_size)

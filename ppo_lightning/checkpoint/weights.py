@@ -8,7 +8,14 @@ from safetensors.torch import load_file, save_file
 
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.errors import CheckpointError
-from ppo_lightning.models.lora import has_adapter, load_adapter, named_weights, save_adapter, save_whole
+from ppo_lightning.models.lora import (
+    adapter_weights,
+    has_adapter,
+    load_adapter,
+    named_weights,
+    save_adapter,
+    save_whole,
+)
 from ppo_lightning.module import PPOModule
 from ppo_lightning.parallel.sharding import like, load_state, local, whole, whole_state
 
@@ -21,6 +28,9 @@ def gathered(module: PPOModule) -> dict[str, dict[str, Any]]:
         return {}
     models = {"actor": module.actor} | ({"critic": module.critic} if module.critic is not None else {})
     states = {name: {key: whole(v).cpu() for key, v in model.state_dict().items()} for name, model in models.items()}
+    if has_adapter(module.actor):
+        states["actor"] = {name: tensor.cpu() for name, tensor in named_weights(module.actor)}
+        states["adapter"] = {name: whole(tensor).cpu() for name, tensor in adapter_weights(module.actor).items()}
     return states | {
         f"optimizer_{name}": whole_state(optimizer.state_dict()) for name, optimizer in optimizers_of(module).items()
     }
@@ -30,7 +40,7 @@ def write_weights(folder: Path, module: PPOModule, states: dict[str, dict[str, A
     """Write models and optimizers into a new folder; `states` are those of sharded models (`gathered`)."""
     save_whole(module.actor, folder / ACTOR, states["actor"] if states else None)
     if has_adapter(module.actor):
-        save_adapter(module.actor, folder / ADAPTER)
+        save_adapter(module.actor, folder / ADAPTER, states.get("adapter"))
     module.tokenizer.save_pretrained(folder / ACTOR)
     if module.critic is not None:
         state = states["critic"] if states else module.critic.state_dict()

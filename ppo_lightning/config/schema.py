@@ -36,7 +36,11 @@ class ModelConfig:
     """The policy and what it is loaded with."""
 
     path: str = option("smollm2-135m-instruct", "local folder, Hub id, or the name of a packaged model (`model ls`)")
-    dtype: str = option("float32", "parameter and compute type", ("float32", "bfloat16"))
+    dtype: str = option(
+        "float32",
+        "parameter and compute type; float64 tells rounding from arithmetic where numbers should be equal",
+        ("float32", "bfloat16", "float64"),
+    )
     chat_template: str | None = option(None, "file with a Jinja chat template that replaces the tokenizer's own")
     trust_remote_code: bool = option(False, "run Python code that comes with the model folder")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")

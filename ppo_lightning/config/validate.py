@@ -151,9 +151,8 @@ def _devices(config: Config) -> Iterator[str]:
 
 def _sharded(config: Config) -> Iterator[str]:
     """What works on whole tensors, where fsdp cuts them."""
-    for key, on in (("model.lora_rank", config.model.lora_rank), ("trainer.offload", config.trainer.offload)):
-        if config.trainer.strategy == "fsdp" and on:
-            yield f"{key}={on} needs whole weights on each rank: use trainer.strategy=ddp, or leave {key} off"
+    if config.trainer.strategy == "fsdp" and config.trainer.offload:
+        yield "trainer.offload=True needs whole weights on each rank: use trainer.strategy=ddp, or leave it off"
 
 
 def _algorithm(config: Config) -> Iterator[str]:
@@ -200,6 +199,8 @@ def _engine(config: Config) -> Iterator[str]:
             resolve(path)
     except ConfigError as error:
         yield _named("rollout.engine", error)
+    if config.model.dtype == "float64" and config.rollout.dtype == "model" and config.rollout.engine.startswith("vllm"):
+        yield f"rollout.engine={config.rollout.engine} has no float64: set rollout.dtype=float32"
 
 
 def _sampling(config: Config) -> Iterator[str]:

@@ -22,6 +22,7 @@ from ppo_lightning.engines.sampling import draw, stream, uniforms
 from ppo_lightning.models.attention import use_attention
 from ppo_lightning.models.load import load_causal_lm
 from ppo_lightning.models.lora import named_weights
+from ppo_lightning.models.token_log_probs import head_logits
 
 COMPACT_BELOW = 0.8
 """Rows are compacted when fewer than this share of the batch is still generating."""
@@ -63,6 +64,8 @@ class TransformersEngine(Interruptible):
         self.counts: dict[str, float] = {}
         use_attention(model)
         self.cache = cache_for(model)
+        # Logits rounded to bfloat16 are another distribution than the trainer's, which has them in float32.
+        self.head = model.get_output_embeddings() if self.dtype.itemsize < torch.float32.itemsize else None
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copy the weights where the engine has its own (another dtype); shared ones need only the version."""
@@ -169,8 +172,10 @@ class TransformersEngine(Interruptible):
         return logits[rows], mask.sum(-1, keepdim=True)[rows], cache
 
     def _forward(self, ids: Tensor, position_ids: Tensor, **known: Any) -> Tensor:
-        out = self.model(input_ids=ids, position_ids=position_ids, use_cache=True, logits_to_keep=1, **known)
-        return out.logits[:, -1]
+        known |= {"position_ids": position_ids, "use_cache": True}
+        if self.head is None:
+            return self.model(input_ids=ids, logits_to_keep=1, **known).logits[:, -1]
+        return head_logits(self.model.get_decoder()(input_ids=ids, **known).last_hidden_state[:, -1], self.head.weight)
 
     @staticmethod
     def _record(state: Decoding, token: list[int], log_prob: list[float], sampling: Sampling) -> Iterator[Completion]:

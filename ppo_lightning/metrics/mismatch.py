@@ -14,7 +14,7 @@ from ppo_lightning.protocol.padding import without_padding
 
 PREFIX = "training/rollout_probs_diff"
 
-EXPECTED = {"float32": 1e-2, "bfloat16": 5e-2}
+EXPECTED = {"float64": 1e-2, "float32": 1e-2, "bfloat16": 5e-2}
 """Mean gap above which rounding is no explanation, by the coarser of the two types (docs/engines.md)."""
 
 ADVICE = (

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from ppo_lightning.config.schema import Config
 from ppo_lightning.models.load import load_causal_lm
 from ppo_lightning.models.lora import add_adapter
+from ppo_lightning.models.token_log_probs import at_least_float32
 
 
 class Critic(nn.Module):
@@ -17,7 +18,8 @@ class Critic(nn.Module):
     def __init__(self, language_model: PreTrainedModel) -> None:
         super().__init__()
         self.decoder = language_model.get_decoder()
-        self.head = nn.Linear(language_model.config.hidden_size, 1, bias=False)
+        dtype = at_least_float32(next(language_model.parameters()))
+        self.head = nn.Linear(language_model.config.hidden_size, 1, bias=False, dtype=dtype)
         nn.init.zeros_(self.head.weight)
 
     def get_decoder(self) -> nn.Module:
@@ -25,8 +27,8 @@ class Critic(nn.Module):
         return self.decoder
 
     def values(self, states: Float[Tensor, "N H"]) -> Float[Tensor, "N"]:
-        """Return the value at each hidden state (float32)."""
-        return self.head(states.to(self.head.weight.dtype)).squeeze(-1).float()
+        """Return the value at each hidden state (float32; float64 where the model is)."""
+        return self.head(states.to(self.head.weight.dtype)).squeeze(-1)
 
 
 def load_critic(config: Config) -> Critic:

@@ -5,7 +5,7 @@ the reference needs no weights of its own. Merged weights are computed beside th
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ppo_lightning.config.schema import ModelConfig
 from ppo_lightning.errors import CheckpointError, ConfigError
-from ppo_lightning.parallel.sharding import whole
+from ppo_lightning.models.token_log_probs import at_least_float32
+from ppo_lightning.parallel.sharding import like, whole
 
 NAME = "default"
 """peft's name of an adapter that has none."""
@@ -29,8 +30,8 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 def add_adapter(model: nn.Module, config: ModelConfig) -> nn.Module:
     """Freeze the model and put an adapter of `model.lora_rank` beside its matrices; rank 0 leaves it as it is.
 
-    The adapter is float32 whatever the model is, so that small updates are not rounded away. B starts at 0: the adapted
-    model starts as the model itself.
+    The adapter is float32 at least whatever the model is, so that small updates are not rounded away. B starts at 0:
+    the adapted model starts as the model itself.
 
     Raises:
         ConfigError: peft is missing, or `model.lora_targets` names nothing in the model, or its head.
@@ -57,7 +58,7 @@ def add_adapter(model: nn.Module, config: ModelConfig) -> nn.Module:
         raise ConfigError("model.lora_targets: the output head cannot have an adapter: name matrices of the layers")
     for parameter in adapted.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+            parameter.data = parameter.data.to(at_least_float32(parameter))
     return adapted
 
 
@@ -117,13 +118,13 @@ def weight_readers(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
 
 def merge(layer: Any) -> Tensor:
     """Return W + alpha / r B A in the type of W, added in float32 at least."""
-    weight = layer.get_base_layer().weight.detach()
-    delta = layer.get_delta_weight(NAME).detach()
+    weight = whole(layer.get_base_layer().weight.detach())
+    delta = whole(layer.get_delta_weight(NAME).detach())
     return (weight.to(torch.promote_types(weight.dtype, delta.dtype)) + delta).to(weight.dtype)
 
 
-def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the adapter's own tensors under the names that peft's files give them."""
+def adapter_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the adapter's own tensors, sharded or not, under the names that peft's files give them."""
     return {
         PEFT_PREFIX + name.replace(f".{NAME}.", "."): parameter
         for name, parameter in model.named_parameters()
@@ -137,19 +138,27 @@ def save_whole(model: Any, folder: Path, state: dict[str, Tensor] | None = None)
     Args:
         model: of transformers.
         folder: to write into.
-        state: the gathered weights of a sharded model, which has no adapter.
+        state: the gathered weights of a sharded model, merged already.
     """
-    model.save_pretrained(folder, state_dict=dict(named_weights(model)) if has_adapter(model) else state)
+    merged = state is None and has_adapter(model)
+    model.save_pretrained(folder, state_dict=dict(named_weights(model)) if merged else state)
 
 
-def save_adapter(model: nn.Module, folder: Path) -> None:
-    """Write the adapter as a peft folder: `PeftModel.from_pretrained(base, folder)` reads it."""
+def save_adapter(model: nn.Module, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+    """Write the adapter as a peft folder: `PeftModel.from_pretrained(base, folder)` reads it.
+
+    Args:
+        model: that has it.
+        folder: to write into.
+        state: the gathered tensors of a sharded model's.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     settings: Any = next(iter(vars(model)["peft_config"].values()))
     plain = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.to_dict().items()}
     plain |= {"inference_mode": True, "peft_type": str(settings.peft_type.value)}
     (folder / CONFIG_FILE).write_text(json.dumps(plain, indent=1, default=str), encoding="utf-8")
-    save_file({k: v.detach().cpu().contiguous() for k, v in adapter_weights(model).items()}, folder / WEIGHTS_FILE)
+    tensors: Mapping[str, Tensor] = adapter_weights(model) if state is None else state
+    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, folder / WEIGHTS_FILE)
 
 
 def load_adapter(model: nn.Module, folder: Path) -> None:
@@ -169,7 +178,7 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
         )
     with torch.no_grad():
         for name, tensor in saved.items():
-            own[name].copy_(tensor)
+            own[name].copy_(like(tensor, own[name]))
 
 
 def adapter_size(model: nn.Module) -> int:

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of response tokens, from hidden states in tiles: no (B, S, V) tensor is made.
 
 Row i's response token t is predicted by the hidden state one position before it. Everything is float32 log-softmax at
-the sampling temperature.
+the sampling temperature (float64 where the model is).
 """
 
 from collections.abc import Iterator
@@ -125,7 +125,7 @@ class _HeadLogProb(torch.autograd.Function):
         for rows in _rows(len(targets), weight):
             states, target, norm = hidden[rows], targets[rows], log_norm[rows, None]
             for columns, buffers in _tiles(len(target), weight, norm):
-                log_p = _logits(states, weight[columns], ctx.temperature, buffers[0]).sub_(norm)
+                log_p = head_logits(states, weight[columns], ctx.temperature, buffers[0]).sub_(norm)
                 grad = torch.exp(log_p, out=buffers[1])
                 if grad_entropy is None:
                     grad.mul_(-direct[rows, None])
@@ -151,7 +151,7 @@ def _score(
     largest = torch.full((len(hidden),), -torch.inf, dtype=at_least_float32(hidden), device=hidden.device)
     chosen, total, weighted, squares = (torch.zeros_like(largest) for _ in range(4))
     for columns, buffers in _tiles(len(targets), weight, largest):
-        logits = _logits(hidden, weight[columns], temperature, buffers[0])
+        logits = head_logits(hidden, weight[columns], temperature, buffers[0])
         here, place = _inside(targets, columns)
         chosen[here] = logits[here, place]
         before, largest = largest, torch.maximum(largest, logits.amax(-1))
@@ -170,8 +170,13 @@ def _score(
     return chosen - log_norm, entropy, squares / total.square(), log_norm
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperature: float, out: Tensor) -> Tensor:
-    """Multiply in float32 whatever the type of the weights: logits rounded to bfloat16 are off by up to 0.06."""
+def head_logits(hidden: Tensor, weight: Tensor, temperature: float = 1.0, out: Tensor | None = None) -> Tensor:
+    """Multiply by the output head in float32 at least, into `out` if given, and divide by the temperature.
+
+    Logits rounded to bfloat16 would be off by up to 0.06.
+    """
+    if out is None:
+        out = hidden.new_empty(len(hidden), len(weight), dtype=at_least_float32(hidden))
     if weight.dtype == out.dtype:
         torch.mm(hidden, weight.T, out=out)
     elif weight.is_cuda:

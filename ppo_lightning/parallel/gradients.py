@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Iterator
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ppo_lightning.parallel.ranks import Ranks
+from ppo_lightning.parallel.sharding import local
 
 BUCKET_BYTES = 2**28
 """Gradients sent at once: what a copy of them may take besides the gradients."""
@@ -26,6 +28,15 @@ def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
         for parameter, mean, count in zip(bucket, means, counts.tolist(), strict=True):
             if count:
                 parameter.grad = mean.view_as(parameter)
+
+
+def total_norm(parameters: Iterable[nn.Parameter], ranks: Ranks) -> Float64[Tensor, ""]:
+    """Return the norm of all gradients together, the same on every rank; squares are added up in float64."""
+    norms = [
+        torch.linalg.vector_norm(local(p.grad), dtype=torch.float64).square() for p in parameters if p.grad is not None
+    ]
+    total = torch.stack(norms).sum() if norms else torch.zeros((), dtype=torch.float64)
+    return (ranks.sum(total) if ranks.sharded else total).sqrt()
 
 
 def buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -27,8 +27,13 @@ def shard_as(strategy: Any, models: Iterable[nn.Module | None]) -> None:
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard every decoder layer, and what is left (embeddings, norm, head) with the model itself; in place."""
-    for layer in layers_of(model):
+    """Shard every decoder layer, and what is left (embeddings, norm, head) with the model itself; in place.
+
+    What is trained together must be of one type: the float32 value head of a bfloat16 critic is cut by itself.
+    """
+    dtype = next(model.parameters()).dtype
+    apart = [child for child in model.children() if isinstance(child, nn.Linear) and child.weight.dtype != dtype]
+    for layer in [*layers_of(model), *apart]:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     setattr(model, WITHIN, types.MethodType(_run_within, model))

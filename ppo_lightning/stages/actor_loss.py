@@ -129,7 +129,7 @@ class ActorLoss:
                 return
             old = [(part, log_prob) for part, log_prob, _ in self.measured]
             entropys = [(part, entropy) for part, _, entropy in self.measured]
-            self.batch.batch["old_log_probs"] = restore(old, rows, width)
+            self.batch.batch["old_log_probs"] = restore(old, rows, width).float()
             log_entropy(restore(entropys, rows, width), self.batch, self.context)
 
     def _old(self, micro: Chunk, current: Tensor, entropy: Tensor | None) -> Tensor:

@@ -175,7 +175,7 @@ def without_grad(
     forward: Callable[[Chunk], tuple[Tensor, ...]],
     ranks: Ranks = ALONE,
 ) -> tuple[Tensor, ...]:
-    """Apply `forward` to every micro-batch without gradients and return its results (B, R), rows in order."""
+    """Apply `forward` to every micro-batch without gradients; return its results (B, R) in float32, rows in order."""
     rows, width = batch.batch["response_mask"].shape
     batch = batch.select(READ_BY_MODELS)
     parts: list[list[tuple[np.ndarray, Tensor]]] = []
@@ -190,4 +190,4 @@ def without_grad(
         if ranks.sharded:  # a forward pass is a collective
             for _ in range(ranks.most(done) - done):
                 forward(idle(batch, update, sharing))
-    return tuple(restore(part, rows, width) for part in parts)
+    return tuple(restore(part, rows, width).float() for part in parts)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ppo_lightning.algorithms.aggregation import LossCounts, count
 from ppo_lightning.metrics.values import MetricBook
-from ppo_lightning.parallel.gradients import average_gradients
-from ppo_lightning.parallel.sharding import sum_gradients_at, whole
+from ppo_lightning.parallel.gradients import average_gradients, total_norm
+from ppo_lightning.parallel.sharding import sum_gradients_at
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.finite import update_fault
@@ -99,7 +99,7 @@ def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple
     """Check, clip and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
     parameters = list(loss.model.parameters())
-    norm = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    norm = total_norm(parameters, context.ranks)
     context.fault = update_fault(loss.name, loss.model, norm, losses, context.ranks)
     if context.fault is None:
         nn.utils.clip_grads_with_norm_(parameters, loss.grad_clip, norm)

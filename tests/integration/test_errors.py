@@ -42,6 +42,8 @@ def test_from_a_shell_there_is_no_traceback(cli):
         ("validation.samples_per_prompt=4 validation.temperature=0", "validation.samples_per_prompt=4"),
         ("reward.on_error=ignore", "reward.on_error must be stop, drop or score:<number>"),
         ("trainer.devices=2", "trainer.strategy=single runs on one device, got trainer.devices=2 x trainer.nodes=1"),
+        ("rollout=vllm model.dtype=float64", "rollout.engine=vllm has no float64: set rollout.dtype=float32"),
+        ("strategy=fsdp trainer.offload=true", "trainer.offload=True needs whole weights on each rank"),
         ("rollout=vlm", "Did you mean `vllm`?"),
         ("nonsense", "not understood: nonsense"),
         ("name=${oc.env:WANDB_API_KEY}", "would copy a secret"),

@@ -18,6 +18,7 @@ OPTIONS = [
     "checkpoint.every_steps=2",
     "trainer.steps=3",
 ]
+LORA = ["model.lora_rank=4", "actor.lr=1e-3", "critic.lr=1e-3"]
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +28,8 @@ def runs(tmp_path_factory):
     model = rank_jobs.save_small_model(tmp_path_factory.mktemp("small"))
     saved = {name: str(folder / "2" / name / "checkpoints" / "step_000002") for name in ("straight", "sharded")}
 
-    def job(name, strategy, resume="never", ranks=2):
-        return rank_jobs.job(folder, model, name, *OPTIONS, ranks=ranks, strategy=strategy, resume=resume)
+    def job(name, strategy, resume="never", ranks=2, more=()):
+        return rank_jobs.job(folder, model, name, *OPTIONS, *more, ranks=ranks, strategy=strategy, resume=resume)
 
     jobs = [
         job("straight", "ddp"),
@@ -36,6 +37,11 @@ def runs(tmp_path_factory):
         job("ddp_on", "ddp", saved["sharded"]),
         job("fsdp_on", "fsdp", saved["straight"]),
     ]
+    jobs += [job(f"lora_{strategy}", strategy, more=LORA) for strategy in ("ddp", "fsdp")]
+    saved["lora"] = str(folder / "2" / "lora_fsdp" / "checkpoints" / "step_000002")
+    jobs += [job(f"lora_{strategy}_on", strategy, saved["lora"], more=LORA) for strategy in ("ddp", "fsdp")]
+    jobs.append(job("small", "fsdp", more=[*LORA, "model.dtype=bfloat16"]))
+    jobs.append(job("small_whole", "fsdp", more=["model.dtype=bfloat16"]))
     with rank_jobs.Group(jobs, folder) as two:
         two.wait()
     rank_jobs.do([job("one_on", "single", saved["sharded"], ranks=1)])
@@ -81,3 +87,44 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_ranks(runs, ranks, n
     left = rank_jobs.kept(runs / "2" / "straight", 2)[0]["weights"]
     right = rank_jobs.kept(runs / str(ranks) / name, ranks)[0]["weights"]
     assert rank_jobs.weight_difference(left, right) <= 1e-6
+
+
+def test_lora_under_fsdp_equals_ddp(runs):
+    """The reference is the adapter switched off, the engine's copy gets merged weights, and both train."""
+    ddp, fsdp = runs / "2" / "lora_ddp", runs / "2" / "lora_fsdp"
+    found = rank_jobs.differences(rank_jobs.lines(ddp), rank_jobs.lines(fsdp))
+    assert {key: value for key, value in found.items() if value > 1e-5} == {}
+    left, right = (rank_jobs.kept(folder, 2)[0] for folder in (ddp, fsdp))
+    assert left["weights"].keys() == right["weights"].keys()
+    assert rank_jobs.weight_difference(left["weights"], right["weights"]) <= 1e-6
+    assert any(float(value.abs().max()) > 1e-4 for name, value in right["weights"].items() if "lora_B" in name)
+    assert right["held"] < 0.6 * left["held"]
+
+
+def test_an_adapter_of_fsdp_is_saved_whole(runs):
+    """The two folders of a checkpoint are those of the run under ddp, merged weights and adapter."""
+    saved = {}
+    for name in ("lora_ddp", "lora_fsdp"):
+        folder = runs / "2" / name / "checkpoints" / "step_000003"
+        adapter = load_file(folder / "adapter" / "adapter_model.safetensors")
+        saved[name] = AutoModelForCausalLM.from_pretrained(folder / "actor").state_dict() | adapter
+    assert saved["lora_ddp"].keys() == saved["lora_fsdp"].keys()
+    assert rank_jobs.weight_difference(saved["lora_ddp"], saved["lora_fsdp"]) <= 1e-6
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_adapter_goes_on_under_either_strategy(runs, strategy):
+    straight, resumed = (rank_jobs.lines(runs / "2" / name) for name in ("lora_fsdp", f"lora_{strategy}_on"))
+    assert [line["step"] for line in resumed] == [3]
+    found = rank_jobs.differences(straight[-1:], resumed)
+    assert {key: value for key, value in found.items() if value > 1e-5} == {}
+
+
+@pytest.mark.parametrize("name", ["small", "small_whole"])
+def test_weights_of_two_types_are_cut(runs, name):
+    """A bfloat16 model has a float32 value head, and float32 adapters."""
+    steps = [line for line in rank_jobs.lines(runs / "2" / name) if line["step"]]
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert all(line["actor/grad_norm"] > 0 and line["critic/grad_norm"] > 0 for line in steps)
+    types = {value.dtype for value in rank_jobs.kept(runs / "2" / name, 2)[0]["weights"].values()}
+    assert types == {torch.bfloat16, torch.float32}

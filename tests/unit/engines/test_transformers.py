@@ -114,3 +114,20 @@ def test_checksum_sees_every_weight(engine):
         engine.model.model.layers[1].mlp.down_proj.weight[0, 0] += 0.01
     assert engine.checksum() != before
     assert engine.expected_checksum(engine.model) is None
+
+
+def test_a_bfloat16_model_has_float32_logits(engine):
+    """Each prompt alone, so that the states are the same to the last bit; its own rounded logits are a control."""
+    small = TransformersEngine(engine.model.bfloat16(), pad_id=0, sequences_per_batch=64, context=64)
+    ours, rounded = [], []
+    for request in requests(PROMPTS):
+        (done,) = small.generate([request], Sampling(1.0, 1))
+        ids, token = torch.tensor([request.prompt_ids]), done.token_ids[0]
+        with torch.no_grad():
+            state = small.model.get_decoder()(ids).last_hidden_state[0, -1].float()
+            exact = (small.model.get_output_embeddings().weight.float() @ state).log_softmax(-1)[token]
+            own = small.model(ids).logits[0, -1].float().log_softmax(-1)[token]
+        ours.append(abs(done.log_probs[0] - float(exact)))
+        rounded.append(abs(done.log_probs[0] - float(own)))
+    assert max(ours) < 1e-5
+    assert max(rounded) > 1e-3

@@ -32,3 +32,13 @@ def test_a_drawn_head_would_start_away_from_zero(llama, rows):
     ids, mask, _ = rows
     states = llama.get_decoder()(input_ids=ids, attention_mask=mask).last_hidden_state
     assert float(torch.nn.Linear(32, 1)(states).abs().max()) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("model", "head"), [("float64", torch.float64), ("float32", torch.float32), ("bfloat16", torch.float32)]
+)
+def test_its_head_is_no_smaller_than_float32(llama, tmp_path, model, head):
+    llama.save_pretrained(tmp_path)
+    critic = load_critic(load(None, [f"model.path={tmp_path}", f"model.dtype={model}"]).config)
+    states = torch.ones(3, 32, dtype=getattr(torch, model))
+    assert critic.values(states).dtype == critic.head.weight.dtype == head

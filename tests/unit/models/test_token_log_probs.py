@@ -42,6 +42,24 @@ def test_values_and_gradients_equal_the_naive_form(llama, rows, monkeypatch, tem
         assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
 
 
+def test_a_float64_model_is_scored_in_float64(llama, rows):
+    """To 1e-12, as a float32 forward (negative control) is not."""
+    ids, mask, valid = rows
+    targets = ids[:, -5:][valid]
+    rough = token_log_probs(llama, plain_states(llama, ids, mask, valid), targets, 0.7)[0]
+    llama.double()
+    states = plain_states(llama, ids, mask, valid)
+    found, entropy, _ = token_log_probs(llama, states, targets, 0.7, with_entropy=True)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    logits = llama(input_ids=ids, attention_mask=mask, position_ids=positions).logits / 0.7
+    log_p = logits[:, -6:-1].log_softmax(-1)
+    expected = log_p.gather(-1, ids[:, -5:, None]).squeeze(-1)[valid]
+    assert found.dtype == entropy.dtype == torch.float64
+    assert float((found - expected).abs().max()) < 1e-12 < float((rough - expected).abs().max())
+    for ours, theirs in zip(gradients(llama, found.sum()), gradients(llama, expected.sum()), strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < 1e-12
+
+
 def test_pitfall_19_a_certain_token_has_log_prob_zero_there_only(llama):
     """The head is made to answer with the id of the token it sees: certain of a repeated token, of no other."""
     width = llama.config.hidden_size
