@@ -267,8 +267,8 @@ class TrainerConfig:
     )
     undo_bad_steps: bool = option(
         True,
-        "a step that goes bad or is broken off after it has begun to update is undone: with several optimizer steps per "
-        "step a copy of weights and optimizer is in the CPU's memory during the update; false: what was done stands",
+        "a step that goes bad or is broken off after it has begun to update is undone: with several optimizer steps in "
+        "it a copy of weights and optimizer is in the CPU's memory during the update; false: what was done stands",
     )
 
 

@@ -103,9 +103,7 @@ def global_counts(minis: Sequence[DataProto], context: StepContext) -> list[Loss
     return [LossCounts(tokens, sequences, size) if tokens else None for tokens, sequences in found]
 
 
-def _step(
-    context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple[Chunk, Tensor]], last: bool
-) -> None:
+def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple[Chunk, Tensor]], last: bool) -> None:
     """Check, clip and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
     parameters = list(loss.model.parameters())

@@ -71,7 +71,7 @@ class Undo:
 def _copies(optimizer: Optimizer) -> Iterator[Kept]:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            state = optimizer.state[parameter] if parameter in optimizer.state else None
+            state = optimizer.state.get(parameter)
             held = None if state is None else {name: _copy(value) for name, value in state.items()}
             yield Kept(parameter, _copy(parameter), held)
 
