@@ -167,7 +167,7 @@ def test_pitfall_54_ranks_need_not_have_equally_many_micro_batches(runs):
 
 
 def test_collectives_per_step(runs):
-    """Few: per optimizer step its gradient, per PPO epoch counts, per stage and mini-batch whether a signal has come."""
+    """Few: per optimizer step its gradient, per PPO epoch counts, per stage and mini-batch whether a signal came."""
     for name, optimizer_steps, epochs in (("ppo", 4, 2), ("grpo", 4, 2)):
         calls = rank_jobs.kept(runs / "2" / name, 2)[0]["calls"][0]
         assert calls["all_reduce"] <= 2 * optimizer_steps + epochs + len(STAGES) + 8, calls
