@@ -30,6 +30,7 @@ from ppo_lightning.rewards.assemble import RowScores
 from ppo_lightning.signals import StopSignal
 from ppo_lightning.stages import STAGES, Stage
 from ppo_lightning.stages.context import StepContext
+from ppo_lightning.stages.undo import Undo
 
 
 class PPOModule(L.LightningModule):
@@ -42,8 +43,7 @@ class PPOModule(L.LightningModule):
         skipped_in_a_row: steps without an update since the last one that had one.
         owes_validation: whether the validation that follows the last step was broken off.
         restored: checksum that the policy must have at its first rollout after a resume.
-        undo: the KL controller as it was when the step at hand began.
-        stop: breaks a step off, as long as it has changed nothing.
+        stop: breaks a step off, as long as it can be undone.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class PPOModule(L.LightningModule):
         self.validation: list[DataProto] = []
         self.skipped_in_a_row, self.owes_validation = 0, False
         self.restored: float | None = None
-        self.undo: dict[str, float] | None = None
         self.stop = StopSignal()
 
     def configure_optimizers(self) -> list[dict]:
@@ -117,10 +116,8 @@ class PPOModule(L.LightningModule):
         Raises:
             BrokenOffError: the process was asked to end.
         """
-        if self.ranks.size == 1:  # several ranks end together, between steps
-            self.stop.open()
+        self.stop.open(self.ranks)
         seed_globals(self.config.seed, self.step + 1, self.ranks.rank)
-        self.undo = self.kl_controller.state_dict()
         names = ("actor", "critic") if self.critic else ("actor",)
         optimizers = self.optimizers(use_pl_optimizer=False)
         optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
@@ -138,7 +135,9 @@ class PPOModule(L.LightningModule):
             offload=Offload(self.config.trainer.offload, self.device),
             score_batch=self.score_batch,
             announce=self.announce,
+            undo=Undo(self.config.trainer.undo_bad_steps, self.kl_controller),
             commit=self.stop.close,
+            look=lambda: self.stop.look(self.ranks),
         )
         return self.context
 
@@ -152,12 +151,10 @@ class PPOModule(L.LightningModule):
         """Stage 8."""
         self.run_stage(STAGES[7], batch)
         self.stop.close()
-        if self.context.fault is not None:
-            self.take_back()
-        elif self.context.gradient_norms:
+        if self.context.fault is None and self.context.gradient_norms:
             for scheduler in self.schedulers():
                 scheduler.step()
-        self.undo = None
+        self.context.undo.forget()
         self.step += 1
 
     def validation_step(self, batch: DataProto, batch_idx: int) -> None:
@@ -166,14 +163,15 @@ class PPOModule(L.LightningModule):
             self.validation.append(batch)
 
     def take_back(self) -> None:
-        """Undo what a step that is broken off or left out has changed outside its batch: the KL coefficient."""
-        if self.undo is not None:
-            self.kl_controller.load_state_dict(self.undo)
+        """Undo what a step that is broken off has changed outside its batch; a finished one stands."""
+        if self.context is not None:
+            self.context.undo.take_back()
 
     def run_stage(self, stage: Stage, batch: DataProto) -> None:
         """Run one stage under its timer, checking what it reads and writes."""
         if stage.skipped_because(self.config):
             return
+        self.context.look()
         self.context.announce(stage.name)
         require(batch, stage.reads, stage.name)
         run = getattr(importlib.import_module(f"ppo_lightning.stages.{stage.name}"), stage.name)

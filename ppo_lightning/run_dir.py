@@ -85,10 +85,20 @@ class RunDir:
 
     def take_metrics(self, step: int) -> dict[str, float | None]:
         """Remove the line of the last step and return what it holds, for it to be written again with more in it."""
-        lines = read_metrics(self.path) if self.metrics.file.exists() else []
+        lines = _rows(self.metrics.file)
         found = {key: value for line in lines if line["step"] == step for key, value in line.items() if key != "step"}
+        self.hold_metrics(step, found)
         self.metrics.truncate(step - 1)
         return found
+
+    def hold_metrics(self, step: int, metrics: dict[str, float | None]) -> OSError | None:
+        """Keep a line to be written soon where a process that dies before leaves it; returns what kept it from that."""
+        return self.metrics.hold({"step": step} | metrics)
+
+    def held_metrics(self, step: int) -> list[dict[str, Any]]:
+        """Return the held lines, of steps up to `step`, that metrics.jsonl lacks."""
+        written = {row["step"] for row in _rows(self.metrics.file)}
+        return [row for row in _rows(self.metrics.held) if row["step"] <= step and row["step"] not in written]
 
     def truncate_metrics(self, step: int) -> None:
         """Drop lines of steps after `step`, which a resumed run is about to repeat, and a torn last line."""
@@ -101,16 +111,32 @@ class JsonLines:
 
     Attributes:
         waiting: lines that are not on the disk yet.
+        held: file beside it with lines that are about to be written.
     """
 
     def __init__(self, file: Path) -> None:
-        self.file = file
+        self.file, self.held = file, file.with_suffix(".held")
         self.waiting: list[str] = []
 
     def append(self, row: dict[str, Any]) -> OSError | None:
         """Write a line; returns the error that keeps it, and those before it, waiting."""
-        self.waiting.append(f"{redact(json.dumps(row))}\n")
+        self.waiting.append(_line(row))
         return self.write()
+
+    def hold(self, row: dict[str, Any]) -> OSError | None:
+        """Sync the file, and put a line and those that wait beside it; returns the error that prevents it."""
+        partial = self.held.with_suffix(".partial_held")
+        try:
+            with partial.open("wb", buffering=0) as out:
+                _write_whole(out.fileno(), "".join([*self.waiting, _line(row)]).encode())
+                os.fsync(out.fileno())
+            partial.replace(self.held)
+            if self.file.is_file():
+                with self.file.open("ab") as out:
+                    os.fsync(out.fileno())
+        except OSError as error:
+            return error
+        return None
 
     def write(self) -> OSError | None:
         """Write the waiting lines, whole or not at all."""
@@ -120,9 +146,10 @@ class JsonLines:
         try:
             with self.file.open("ab", buffering=0) as out:
                 _write_whole(out.fileno(), data)
+            self.waiting = []
+            self.held.unlink(missing_ok=True)
         except OSError as error:
             return error
-        self.waiting = []
         return None
 
     def truncate(self, step: int) -> None:
@@ -143,13 +170,25 @@ class JsonLines:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read metrics.jsonl of a run directory; a torn last line is left out."""
+    return _parsed((path / METRICS).read_text(encoding="utf-8"))
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return _parsed(file.read_text(encoding="utf-8")) if file.is_file() else []
+
+
+def _parsed(text: str) -> list[dict[str, Any]]:
     rows = []
-    for line in (path / METRICS).read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
             rows.append(json.loads(line))
         except ValueError:
             break
     return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    return f"{redact(json.dumps(row))}\n"
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:

@@ -1,9 +1,11 @@
-"""SIGTERM: break off a step that has changed nothing yet, or finish it; save, exit 143. A second one exits at once."""
+"""SIGTERM: break off a step that can be undone, or finish it; save, exit 143. A second one exits at once."""
 
 import os
 import signal
 from types import FrameType
 from typing import Any
+
+from ppo_lightning.parallel.ranks import Ranks
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -20,12 +22,13 @@ class StopSignal:
 
     Attributes:
         asked: whether it was.
-        breakable: whether what runs now has changed nothing that lasts: then the signal ends it, wherever it waits.
+        breakable: whether what runs now has changed nothing for good: then the signal ends it.
+        alone: whether it does so wherever the process waits; several ranks end together, where they `look`.
     """
 
     def __init__(self) -> None:
         self.asked = False
-        self.breakable = False
+        self.breakable, self.alone = False, True
         self._before: Any = None
 
     def install(self) -> None:
@@ -38,25 +41,35 @@ class StopSignal:
         """Give SIGTERM back to who listened before."""
         signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
 
-    def open(self) -> None:
+    def open(self, ranks: Ranks) -> None:
         """Begin what may be broken off.
 
         Raises:
             BrokenOffError: the process was asked to end before.
         """
-        self.breakable = True
-        if self.asked:
+        self.breakable, self.alone = True, ranks.size == 1
+        if self.alone:
+            self.look(ranks)
+
+    def look(self, ranks: Ranks) -> None:
+        """End here if any rank was asked to and may; all ranks look at the same places.
+
+        Raises:
+            BrokenOffError: on all ranks.
+        """
+        if self.breakable and ranks.most(int(self.asked)):
+            self.asked = True
             self.close()
             raise BrokenOffError
 
     def close(self) -> None:
-        """From here on nothing is broken off: the state is about to change."""
+        """From here on nothing is broken off: the state is about to change for good."""
         self.breakable = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             os._exit(EXIT_TERMINATED)
         self.asked = True
-        if self.breakable:
+        if self.breakable and self.alone:
             self.breakable = False
             raise BrokenOffError

@@ -78,6 +78,11 @@ class MetricsCallback(L.Callback):
                 thread.submit(f"step {step}", partial(sink, step, self.pending, self.samples))
         self.pending, self.samples = {}, {}
 
+    def hold(self, step: int) -> None:
+        """Put the step's line beside the file: a checkpoint is about to count the step as done."""
+        if self.pending and self.writes:
+            self._tell(self.run_dir.hold_metrics(step, self.pending))
+
     def drain(self) -> None:
         """Wait until the rollouts of the steps so far are on the disk: a checkpoint is about to count them as done."""
         self.dumps.drain()

@@ -59,6 +59,7 @@ class RolloutCallback(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Generate and score the validation rows."""
+        pl_module.stop.look(pl_module.ranks)
         self._sync(pl_module)
         if not len(batch):  # this rank's part of a few rows
             return

@@ -29,18 +29,29 @@ class ScheduleCallback(L.Callback):
     ) -> None:
         self.metrics, self.store, self.data, self.stop = metrics, store, data, stop
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
+        """Do what a resumed run owes: the line of a step that was saved, and a validation that was broken off.
+
+        Here, since a run that has all its steps begins no training any more.
+        """
+        run_dir, step = self.metrics.run_dir, pl_module.step
+        if pl_module.ranks.first and step:
+            for row in run_dir.held_metrics(step):
+                self.metrics.pending = {key: value for key, value in row.items() if key != "step"}
+                self.metrics.flush(row["step"])
+        if pl_module.owes_validation:
+            if pl_module.ranks.first:
+                self.metrics.pending = run_dir.take_metrics(step)
+            self._follow(trainer, pl_module)
+
     def on_train_start(self, trainer: L.Trainer, pl_module: PPOModule) -> None:
-        """Validate before the first step, or where a resumed run was broken off."""
+        """Validate before the first step."""
         # Lightning has put its own handler there, which ends a run without saving it, and in a collective that the
         # other ranks do not expect.
         self.stop.install()
         if pl_module.step == 0 and pl_module.config.validation.before_train and self.data.val_set is not None:
             self._validate(trainer, pl_module)
             self.metrics.flush(0)
-        elif pl_module.owes_validation:
-            if pl_module.ranks.first:
-                self.metrics.pending = self.metrics.run_dir.take_metrics(pl_module.step)
-            self._follow(trainer, pl_module)
 
     def on_train_batch_end(
         self,
@@ -56,7 +67,7 @@ class ScheduleCallback(L.Callback):
         self._follow(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: PPOModule, exception: BaseException) -> None:
-        """Save when a step was broken off: nothing has changed since the last one."""
+        """Save when a step was broken off, as if it had not begun."""
         if isinstance(exception, BrokenOffError):
             pl_module.take_back()
             if pl_module.step:
@@ -84,6 +95,7 @@ class ScheduleCallback(L.Callback):
             return
         start = time.perf_counter()
         self.metrics.drain()
+        self.metrics.hold(module.step)
         self.store.save(module, self.data, self.metrics.validated(module.step))
         if self.metrics.pending:  # else the step's line is written already
             self.metrics.pending["timing_s/save_checkpoint"] = time.perf_counter() - start
@@ -95,8 +107,7 @@ class ScheduleCallback(L.Callback):
             ConfigError: before the first step: checkpoint.best_metric is not among the metrics.
         """
         module.owes_validation = True
-        if module.ranks.size == 1:
-            self.stop.open()
+        self.stop.open(module.ranks)
         validate(trainer)
         self.stop.close()
         module.owes_validation = False

@@ -34,7 +34,6 @@ KEPT: dict[str, str] = {
 
 REMADE: dict[str, str] = {
     "module.context": "made by open_step",
-    "module.undo": "taken by open_step from the KL controller",
     "module.restored": "the checksum just restored, until the first rollout has used it",
     "module.validation": "rows of one validation, emptied as it begins and as it ends",
     "metrics.started": "clock of one validation",

@@ -269,6 +269,11 @@ class TrainerConfig:
     max_skipped_steps: int = option(
         3, "steps in a row without an update, because a number was not finite, before the run stops"
     )
+    undo_bad_steps: bool = option(
+        True,
+        "a step that goes bad or is broken off after it has begun to update is undone: with several optimizer steps in "
+        "it a copy of weights and optimizer is in the CPU's memory during the update; false: what was done stands",
+    )
 
 
 @dataclass(frozen=True)

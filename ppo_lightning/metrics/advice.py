@@ -69,7 +69,7 @@ RULES = (
          "samples could not be scored: `reward_fault` and `reward_detail` in rollouts/ say why; reward-check runs the "
          "reward alone"),
     Rule("steps left out", ("training/skipped_steps",), "above", 0.0, "value", 1,
-         "the gradient was not finite and the optimizer step was left out: lower actor.lr or critic.lr, or train in "
+         "the gradient was not finite and the step was left out: lower actor.lr or critic.lr, or train in "
          "model.dtype=float32"),
     Rule("log records lost", ("training/records_lost",), "above", 0.0, "value", 1,
          "rollout dumps or logger calls failed: look at the disk and at the logger's service; metrics.jsonl has all"),

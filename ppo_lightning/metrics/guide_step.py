@@ -151,7 +151,8 @@ COUNTERS = (
     ),
     Guide(
         ("training/skipped_steps", "training/nonfinite_values"),
-        "Optimizer steps left out because a loss or gradient was not finite, and such values in metrics.",
+        "Steps without an update because a number was not finite (the optimizer steps that such a step took before are "
+        "undone, `trainer.undo_bad_steps`), and such values in metrics.",
         "0.",
         "Weights stay as they were. Lower `actor.lr`, look at that step's rollouts and rewards; the run stops after "
         "`trainer.max_skipped_steps` in a row.",

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ppo_lightning.config.schema import Config
-from ppo_lightning.config.validate import ranks, sequences_per_minibatch, sequences_per_step
+from ppo_lightning.config.validate import optimizer_steps, ranks, sequences_per_minibatch, sequences_per_step
 from ppo_lightning.models.load import model_path
 from ppo_lightning.models.lora import add_adapter
 from ppo_lightning.models.token_log_probs import TILE_ELEMENTS
@@ -101,6 +101,8 @@ def plan(config: Config, runtime: float, device_bytes: float, gpu: bool) -> Plan
     if uses_critic(config):
         critic = actor if config.critic.path is None else read_model(config, config.critic.path)
         parts += [*_trained("critic", critic, config, shards), *_pass("critic", critic, load, config)]
+    if config.trainer.undo_bad_steps and not gpu:  # a GPU's copies are in the CPU's memory
+        parts += _copies(parts, config)
     if uses_reference(config) and not config.model.lora_rank:
         there = frozenset({"forward"}) if config.trainer.offload and gpu else ALWAYS
         parts.append(Part("reference: weights", actor.weights * _itemsize(config) / shards, there))
@@ -147,6 +149,19 @@ def _trained(name: str, model: Model, config: Config, shards: int) -> list[Part]
         Part(f"{name}: optimizer", 2 * model.trained * state / shards, there),
         Part(f"{name}: float32 copy", model.trained * FLOAT32 / shards if copies else 0.0, there),
     ]
+
+
+def _copies(parts: list[Part], config: Config) -> list[Part]:
+    """Return the copies that undo a step: of each model that is not the last to step, from its own update on."""
+    found = []
+    lasts = {"critic": frozenset({"update critic", "update actor"}), "actor": frozenset({"update actor"})}
+    for name in ("critic", "actor") if optimizer_steps(config) > 1 else ("critic",):
+        sizes = {part.name: part.bytes for part in parts if part.name.startswith(name)}
+        if sizes:
+            weights = sizes[f"{name}: gradients"]  # as many bytes as the weights that are trained
+            held = weights + sizes[f"{name}: optimizer"] + sizes[f"{name}: float32 copy"]
+            found.append(Part(f"{name}: copy to undo a step", held, lasts[name]))
+    return found
 
 
 def _pass(name: str, model: Model, load: Load, config: Config) -> list[Part]:

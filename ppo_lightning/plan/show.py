@@ -73,8 +73,7 @@ def _options(config: Config, gpu: bool) -> Iterator[tuple[str, Config]]:
         tried.append(("update.tokens_per_microbatch", max(longest, budget // 4)))
     else:
         tried.append(("update.sequences_per_microbatch", max(1, config.update.sequences_per_microbatch // 4)))
-    if gpu:
-        tried.append(("trainer.offload", True))
+    tried.append(("trainer.offload", True) if gpu else ("trainer.undo_bad_steps", False))
     for key, value in tried:
         if get(config, key) != value:
             yield f"{key}={str(value).lower() if isinstance(value, bool) else value}", _with(config, key, value)

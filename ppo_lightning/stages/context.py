@@ -17,6 +17,7 @@ from ppo_lightning.parallel.balance import Layout
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.finite import Fault
+from ppo_lightning.stages.undo import Undo
 
 
 @dataclass
@@ -43,7 +44,9 @@ class StepContext:
         recorded: names of the stages that ran, in order.
         layout: where the rows of the step are, with several ranks.
         fault: what was not finite: from then on nothing is updated in this step; None: all is well.
-        commit: called when models are about to change: from then on the step is not broken off.
+        undo: puts back what the step has changed.
+        commit: called when models are about to change for good: from then on the step is not broken off.
+        look: called at borders of the work: breaks the step off if the run was asked to end.
         draws: prompt draws consumed.
         draw_rows: takes the number of a further draw of this step, from 1, and returns its rows, ready for a rollout.
         epoch: passes over the training prompts before this step's draw.
@@ -70,7 +73,9 @@ class StepContext:
     recorded: list[str] = field(default_factory=list)
     layout: Layout | None = None
     fault: Fault | None = None
+    undo: Undo = field(default_factory=Undo)
     commit: Callable[[], None] = lambda: None
+    look: Callable[[], None] = lambda: None
     draws: int = 1
     draw_rows: Callable[[int], DataProto] | None = None
     epoch: int = 0

@@ -43,24 +43,32 @@ class Loss(Protocol):
         """Write what was measured over all mini-batches."""
 
 
-def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
+def optimise(batch: DataProto, context: StepContext, loss: Loss, last: bool = True) -> None:
     """Take one optimizer step per mini-batch.
 
     The denominators are counted over the whole mini-batch and all ranks, after every masking, before the first
     backward. A mini-batch without a valid token anywhere is skipped and counted in training/empty_minibatches. A loss
-    or gradient that is not finite ends the step's updates: weights, optimizer and schedule are left as they are.
+    or gradient that is not finite ends the step's updates: it is the caller who takes back those before it.
+
+    Args:
+        batch: the step's rows.
+        context: the step's surroundings.
+        loss: what is optimised.
+        last: whether no other model is updated after this one in the step.
     """
-    for epoch in range(context.config.update.ppo_epochs):
+    epochs = context.config.update.ppo_epochs
+    for epoch in range(epochs):
         part, minibatches = epoch_rows(batch, context, epoch)
         # A batch of its own around the same tensors: what a loss adds to it is gone after the mini-batch.
         minis = [(part if len(rows) == len(part) else part.select_idxs(rows)).select() for rows in minibatches]
-        for mini, counts in zip(minis, global_counts(minis, context), strict=True):
+        for place, (mini, counts) in enumerate(zip(minis, global_counts(minis, context), strict=True), 1):
             if context.fault is None:
-                _minibatch(mini, counts, context, loss)
+                context.look()
+                _minibatch(mini, counts, context, loss, last and (epoch + 1, place) == (epochs, len(minis)))
     loss.finish()
 
 
-def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext, loss: Loss) -> None:
+def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext, loss: Loss, last: bool) -> None:
     if counts is not None and loss.prepare(mini):
         (counts,) = global_counts([mini], context)
     if counts is None:
@@ -83,7 +91,7 @@ def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext,
     loss.close(mini)
     if not context.ranks.sharded:  # a sharded model's gradients are averaged in its last backward pass
         average_gradients(loss.model.parameters(), context.ranks)
-    _step(context, loss, book, losses)
+    _step(context, loss, book, losses, last)
     context.book.update(book)
 
 
@@ -95,7 +103,7 @@ def global_counts(minis: Sequence[DataProto], context: StepContext) -> list[Loss
     return [LossCounts(tokens, sequences, size) if tokens else None for tokens, sequences in found]
 
 
-def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple[Chunk, Tensor]]) -> None:
+def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple[Chunk, Tensor]], last: bool) -> None:
     """Check, clip and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
     parameters = list(loss.model.parameters())
@@ -103,7 +111,8 @@ def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple
     context.fault = update_fault(loss.name, loss.model, norm, losses, context.ranks)
     if context.fault is None:
         nn.utils.clip_grads_with_norm_(parameters, loss.grad_clip, norm)
-        context.commit()
+        if not context.undo.keep(optimizer, last):
+            context.commit()
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     book.mean(f"{loss.name}/grad_norm", float(norm))

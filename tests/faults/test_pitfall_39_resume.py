@@ -1,10 +1,15 @@
 """A run that was stopped and resumed is the run that never stopped: not one value differs."""
 
 import itertools
+import sys
+from pathlib import Path
 
 import lightning as L
 import pytest
-from fault_rigs import EXTRAS, MOVING, differences, start
+from fault_rigs import EXTRAS, MOVING, SMALL, differences, start
+
+sys.path.append(str(Path(__file__).parents[1] / "integration"))
+import rank_jobs
 
 STEPS = 6
 CUTS = {"ppo": (2, 3, 4), "grpo": (3,)}
@@ -78,16 +83,36 @@ def test_a_resume_that_forgets_is_seen(straight, model, tmp_path, naive, shows):
     assert any(shows in place for place in found)
 
 
+ROWS = ["data.train=arithmetic:rows=30,digits=1,seed=1"]  # 7 steps an epoch
+SIX_CUTS = (1, 7, 8, 15, 16, 18)
+"""Of 20 steps: both sides of an epoch's border and three within one epoch among them."""
 CASES = [*itertools.product(("ppo", "grpo"), (0, 2), ((),)), ("ppo", 0, LORA), ("grpo", 0, LORA)]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("algorithm", "workers", "lora"), CASES)
 def test_the_matrix(model, tmp_path, algorithm, workers, lora):
-    """20 steps; six cuts, both sides of an epoch's border and three within one epoch among them."""
-    rows = ["data.train=arithmetic:rows=30,digits=1,seed=1"]  # 7 steps an epoch
-    chosen = [*options(algorithm), *rows, f"data.workers={workers}", *lora]
+    """One rank."""
+    chosen = [*options(algorithm), *ROWS, f"data.workers={workers}", *lora]
     _, whole = start(model, tmp_path, *chosen, "trainer.steps=20", name="straight")
-    cuts = (1, 7, 8, 15, 16, 18)
-    pieces = in_pieces(model, tmp_path, cuts, 20, *chosen)
+    pieces = in_pieces(model, tmp_path, SIX_CUTS, 20, *chosen)
     assert differences(whole, pieces) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_matrix_on_two_ranks(model, tmp_path, strategy):
+    """The same cuts; with ddp an adapter too, which fsdp does not train."""
+    cases = {"ppo": options("ppo"), "grpo": options("grpo")}
+    cases |= {"lora": [*options("ppo"), *LORA]} if strategy == "ddp" else {}
+    jobs = []
+    for name, chosen in cases.items():
+        for run, ends in ((f"{name}-whole", [20]), (f"{name}-pieces", [*SIX_CUTS, 20])):
+            for end in ends:
+                resume, steps = "auto" if end != ends[0] else "never", f"trainer.steps={end}"
+                arguments = (tmp_path, model, run, *SMALL, *chosen, *ROWS, "data.workers=0", steps)
+                jobs.append(rank_jobs.job(*arguments, ranks=2, strategy=strategy, resume=resume))
+    with rank_jobs.Group(jobs, tmp_path) as two:
+        two.wait(1800)
+    for name in cases:
+        assert differences(tmp_path / "2" / f"{name}-whole", tmp_path / "2" / f"{name}-pieces") == []

@@ -1,15 +1,17 @@
-"""SIGTERM in any phase of a step: the last finished step is saved and the exit code is 143; SIGKILL loses nothing."""
+"""SIGTERM in any phase: the last finished step is saved within seconds, the exit code is 143; SIGKILL loses nothing."""
 
+import itertools
 import os
 import signal
 import time
 
 import lightning as L
 import pytest
-from fault_rigs import EXTRAS, MOVING, At, differences, digests, in_child, start
+from fault_rigs import EXTRAS, MOVING, At, differences, digests, in_child, owner, start
 
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
+from ppo_lightning.checkpoint.weights import optimizers_of
 from ppo_lightning.signals import EXIT_TERMINATED
 
 LIMIT_S = 10
@@ -24,7 +26,10 @@ OPTIONS = [
     "checkpoint.every_steps=3",
     "trainer.steps=3",
 ]
-"""Three steps, one checkpoint: only a signal makes another one."""
+"""Three steps, one checkpoint: only a signal makes another one. Two epochs of two mini-batches of two micro-batches."""
+BEFORE_STEP = {"critic's first": 1, "critic's third": 3, "actor's first": 1, "actor's second": 2, "actor's last": 4}
+"""Phases of the update: the optimizer step before which the signal comes."""
+FORWARDS = ("old_log_prob", "ref_log_prob", "values")
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +38,6 @@ def straight(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight")
     _, straight = start(model, folder, *OPTIONS, "checkpoint.every_steps=1")
     return straight
-
-
-def owner(trainer, kind):
-    return next(callback for callback in trainer.callbacks if isinstance(callback, kind))
 
 
 class During(L.Callback):
@@ -61,32 +62,38 @@ class During(L.Callback):
             roller.heartbeat = lambda finished, total: self.send() if finished == 1 else None
         elif self.phase == "reward":
             self.before(roller.rewards.pool, "collect")
-        elif self.phase == "old_log_prob":
-            module.announce = lambda stage: self.send() if stage == "old_log_prob" else None
-        elif self.phase == "update":
-            self.before(module.optimizers(use_pl_optimizer=False)[0], "step", when=lambda: module.step == 1)
+        elif self.phase in FORWARDS:  # in the second micro-batch
+            models = {"values": module.critic and module.critic.decoder, "ref_log_prob": module.reference.model}
+            announced = []
+            module.announce = announced.append
+            running = lambda: announced[-1] == self.phase  # noqa: E731
+            self.before(models.get(self.phase, module.actor.model), "forward", 2, running)
+        elif self.phase in BEFORE_STEP:
+            optimizer = optimizers_of(module)[self.phase.partition("'")[0]]
+            self.before(optimizer, "step", BEFORE_STEP[self.phase], lambda: module.step == 1)
         elif self.phase == "validation":
             roller.heartbeat = lambda finished, total: self.send() if module.step == 2 and total == 3 else None
         elif self.phase == "save":
             self.before(store, "save")
 
-    def before(self, owner, name, when=lambda: True):
-        inner = getattr(owner, name)
+    def before(self, owner, name, number=1, when=lambda: True):
+        """Send the signal before the call of a method that has a number among those that count."""
+        inner, calls = getattr(owner, name), itertools.count(1)
 
         def outer(*arguments, **keywords):
-            if when():
+            if when() and next(calls) == number:
                 self.send()
             return inner(*arguments, **keywords)
 
         setattr(owner, name, outer)
 
 
-@pytest.mark.parametrize(
-    ("phase", "step"),
-    [("rollout", 1), ("reward", 1), ("old_log_prob", 1), ("update", 2), ("validation", 2), ("save", 2)],
-)
+BROKEN_OFF = ("rollout", "reward", *FORWARDS, *BEFORE_STEP)
+
+
+@pytest.mark.parametrize(("phase", "step"), [*((phase, 1) for phase in BROKEN_OFF), ("validation", 2), ("save", 2)])
 def test_pitfall_44_sigterm(straight, model, tmp_path, phase, step):
-    """A step that has changed nothing is broken off; one that has begun to update is finished."""
+    """A step is broken off and leaves nothing, also between two optimizer steps; the resumed run repeats it exactly."""
     sent = During(phase)
     extra = ["checkpoint.every_steps=2"] if phase == "save" else []
     code, run = start(model, tmp_path, *OPTIONS, *extra, callbacks=[sent])
@@ -96,12 +103,36 @@ def test_pitfall_44_sigterm(straight, model, tmp_path, phase, step):
     (saved,) = (run / "checkpoints").iterdir()
     assert saved.name == f"step_{step:06d}"
     same = digests(straight / "checkpoints" / saved.name)
-    assert {name for name, digest in digests(saved).items() if digest != same[name]} <= {"state.json"}
-    if phase in ("rollout", "validation"):  # resumed: in the middle of a step, and with a validation still owed
-        code, run = start(model, tmp_path, *OPTIONS, resume="auto")
-        assert code == 0
-        owed = ["step_000002/state.json"] if phase == "validation" else []  # what says that one is owed
-        assert differences(straight, run) == owed
+    owed = ["state.json"] if phase == "validation" else []  # what says that one is owed
+    assert [name for name, digest in digests(saved).items() if digest != same[name]] == owed
+    code, run = start(model, tmp_path, *OPTIONS, resume="auto")
+    assert code == 0
+    assert differences(straight, run) == [f"{saved.name}/{name}" for name in owed]
+
+
+ONE_STEP = ["update.sequences_per_minibatch=null", "update.ppo_epochs=1"]
+
+
+@pytest.mark.parametrize("options", [["trainer.undo_bad_steps=false"], [*EXTRAS["grpo"], *ONE_STEP]])
+def test_pitfall_44_a_step_of_which_no_copy_is_kept_is_finished(model, tmp_path, options):
+    """The negative control of the above, and a step with one optimizer step, which is all there is of its update."""
+    sent = During("actor's first" if ONE_STEP[0] in options else "actor's second")
+    code, run = start(model, tmp_path, *OPTIONS, *options, callbacks=[sent])
+    assert code == 143
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step_000002"]
+
+
+def test_pitfall_44_without_taking_back_half_a_step_would_be_saved(straight, model, tmp_path):
+    """The negative control: broken off between two optimizer steps, with nothing put back."""
+
+    def keep_the_half(trainer, module, batch):
+        module.take_back = lambda: None
+
+    code, run = start(model, tmp_path, *OPTIONS, callbacks=[During("actor's second"), At(1, keep_the_half)])
+    assert code == 143
+    same = digests(straight / "checkpoints" / "step_000001")
+    differ = {name for name, digest in digests(run / "checkpoints" / "step_000001").items() if digest != same[name]}
+    assert {"actor/model.safetensors", "critic.safetensors", "optimizer_actor.pt"} <= differ
 
 
 def test_pitfall_44_a_handler_that_only_notes_it_is_late(model, tmp_path):
@@ -109,7 +140,7 @@ def test_pitfall_44_a_handler_that_only_notes_it_is_late(model, tmp_path):
     seen = []
 
     def deafen(trainer, module, batch):
-        module.stop.open = lambda: None  # never breakable
+        module.stop.open = lambda ranks: None  # never breakable
 
     callbacks = [At(1, deafen), During("reward"), At(2, lambda *_: seen.append("the step went on"))]
     start(model, tmp_path, *OPTIONS, callbacks=callbacks)
@@ -119,21 +150,21 @@ def test_pitfall_44_a_handler_that_only_notes_it_is_late(model, tmp_path):
 def test_pitfall_44_a_second_sigterm_ends_the_process_at_once(model, tmp_path):
     """It comes while the first one's checkpoint is written; nothing else is waited for."""
 
-    class Twice(During):
+    class Again(During):
         def send(self):
-            os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
             os._exit(98)  # not reached
 
-    status = in_child(lambda: start(model, tmp_path, *OPTIONS, callbacks=[Twice("update")])[0])
+    callbacks = [During("critic's third"), Again("save")]
+    status = in_child(lambda: start(model, tmp_path, *OPTIONS, callbacks=callbacks)[0])
     assert os.waitstatus_to_exitcode(status) == EXIT_TERMINATED
     assert list((tmp_path / "run").glob("checkpoints/*")) == []
 
 
 def test_pitfall_44_killed_in_the_middle_of_an_update(straight, model, tmp_path):
     """Between two optimizer steps of step 2; the resume repeats the step from the checkpoint before it."""
-    options = [*OPTIONS, "checkpoint.every_steps=1"]
-    status = in_child(lambda: start(model, tmp_path, *options, callbacks=[During("update", signal.SIGKILL)])[0])
+    options, killed = [*OPTIONS, "checkpoint.every_steps=1"], During("critic's third", signal.SIGKILL)
+    status = in_child(lambda: start(model, tmp_path, *options, callbacks=[killed])[0])
     assert os.WTERMSIG(status) == signal.SIGKILL
     code, run = start(model, tmp_path, *options, resume="auto")
     assert code == 0

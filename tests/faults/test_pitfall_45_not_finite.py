@@ -1,11 +1,9 @@
 """A number that is not finite, in a reward, log-prob, value, loss or gradient, changes nothing but the step number."""
 
-import copy
-
 import lightning as L
 import pytest
 import torch
-from fault_rigs import EXTRAS, MOVING, lines, start
+from fault_rigs import EXTRAS, MOVING, equal, lines, poisoned, start, state_of
 
 from ppo_lightning.errors import DivergedError
 from ppo_lightning.protocol.data_proto import DataProto
@@ -22,26 +20,6 @@ INJECTED = [
     ("update", "the critic's gradient of decoder.embed_tokens.weight", INF),
 ]
 """Every even step of one run: the stage, what is named, the number."""
-
-
-def state_of(module):
-    """Return a copy of all that an update may change."""
-    optimizers = module.optimizers(use_pl_optimizer=False)
-    optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
-    kept = [dict(module.named_parameters()), *(o.state_dict()["state"] for o in optimizers)]
-    kept += [scheduler.state_dict() for scheduler in module.schedulers()]
-    return copy.deepcopy([kept, module.kl_controller.state_dict()])
-
-
-def equal(left, right):
-    """Compare nested states bit by bit."""
-    if isinstance(left, torch.Tensor):
-        return torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(equal(value, right[key]) for key, value in left.items())
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return callable(left) or left == right
 
 
 class Poison(L.Callback):
@@ -75,16 +53,6 @@ class Poison(L.Callback):
             hook.remove()
         self.hooks = []
         self.seen.append((pl_module.context.fault, equal(self.before, state_of(pl_module))))
-
-
-def poisoned(number, training):
-    """Return a forward hook that spoils an output, in the update's forward passes or in the others."""
-
-    def hook(model, arguments, output):
-        if torch.is_grad_enabled() == training:
-            (output if isinstance(output, torch.Tensor) else output[0]).data.fill_(number)
-
-    return hook
 
 
 @pytest.fixture(scope="module")

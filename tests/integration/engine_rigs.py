@@ -1,5 +1,6 @@
 """What the engine contract runs on: each engine around the same small model, with a policy of its own to sync from."""
 
+import json
 import os
 import socket
 import subprocess
@@ -10,11 +11,15 @@ from pathlib import Path
 
 import torch
 from small_models import save_small
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ppo_lightning.build import quiet
+from ppo_lightning.config.load import load
+from ppo_lightning.config.validate import validate
 from ppo_lightning.engines.base import Request, Sampling
 from ppo_lightning.models.lora import named_weights
 from ppo_lightning.parallel.ranks import Ranks
+from ppo_lightning.run import fit
 
 CONTEXT = 512
 START_S = 240
@@ -26,6 +31,53 @@ def save_model(folder, real_model):
     return save_small(
         folder, real_model, hidden_size=64, intermediate_size=96, max_position_embeddings=CONTEXT, **heads
     )
+
+
+TRAINING = [
+    "model.lora_rank=4",
+    "data.train=arithmetic:rows=16,digits=1,seed=1",
+    "data.val=null",
+    "data.max_prompt_tokens=64",
+    "data.prompts_per_step=4",
+    "rollout.rollouts_per_prompt=4",
+    "rollout.response_tokens=8",
+    "algorithm.adv_estimator=grpo",
+    f"reward.path={Path(__file__).parent / 'files' / 'rewards.py'}",
+    "reward.workers=1",
+    "actor.lr=1e-1",
+    "trainer.steps=2",
+    "logging.samples_per_step=0",
+]
+
+
+def train(folder, model):
+    """Train an adapter of a model for two steps; return the run directory."""
+    quiet()
+    loaded = load(None, [*TRAINING, f"model.path={model}", f"output_dir={folder}"])
+    validate(loaded.config)
+    assert fit(loaded) == 0
+    return Path(folder) / "run"
+
+
+def asked(address, folder, question):
+    """Return a server's greedy answer through the OpenAI API: its tokens and its text."""
+    messages = [{"role": "user", "content": question}]
+    body = {"model": folder, "messages": messages, "temperature": 0.0, "max_tokens": 16, "return_token_ids": True}
+    request = urllib.request.Request(
+        f"{address}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        choice = json.load(answer)["choices"][0]
+    return choice["token_ids"], choice["message"]["content"]
+
+
+def greedy(folder, question):
+    """Return the same of transformers."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    messages = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    ids = model.generate(**prompt, do_sample=False, max_new_tokens=16)[0, prompt["input_ids"].shape[1] :].tolist()
+    return ids, tokenizer.decode(ids, skip_special_tokens=True)
 
 
 class Server:

@@ -3,6 +3,7 @@
 One process per rank does all runs of a test file: starting one costs more than a run.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -93,6 +94,12 @@ def job(folder, model, name, *overrides, ranks=1, strategy="ddp", **more):
     return {"overrides": [*SMALL, *where, *overrides, *spread], "out": f"{folder}/{ranks}/{name}", **more}
 
 
+def digests(checkpoint):
+    """Return the SHA-256 of the files of a checkpoint that hold what is trained."""
+    files = json.loads((Path(checkpoint) / "COMPLETE").read_text())["files"]
+    return {name: digest for name, (_, digest) in files.items() if name.endswith((".safetensors", ".pt"))}
+
+
 def lines(folder):
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
@@ -142,6 +149,45 @@ class Watcher(L.Callback):
         torch.save({"weights": weights, "held": held, "calls": self.calls}, self.out / f"rank_{rank}_of_{size}.pt")
 
 
+def spoil(model, arguments, output):
+    output.data.fill_(float("nan"))
+
+
+class Strike(L.Callback):
+    """Strikes one rank once the actor has taken so many optimizer steps of a training step.
+
+    Args:
+        what: `nan`: its losses are not finite from then on; `term`: it gets a SIGTERM.
+        rank: the one.
+        step: the training step.
+        after: optimizer steps.
+    """
+
+    def __init__(self, what, rank, step, after):
+        self.what, self.rank, self.step, self.after = what, rank, step, after
+        self.hooks = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        steps = itertools.count(1)
+        here = pl_module.step + 1 == self.step and trainer.global_rank == self.rank
+
+        def taken(*_):
+            if here and next(steps) == self.after:
+                self.strike(pl_module)
+
+        self.hooks = [pl_module.context.optimizers["actor"].register_step_post_hook(taken)]
+
+    def strike(self, module):
+        if self.what == "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            self.hooks.append(module.actor.model.norm.register_forward_hook(spoil))
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        for hook in self.hooks:
+            hook.remove()
+
+
 def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
@@ -182,7 +228,8 @@ def do(jobs):
         watchers.append(Watcher(out, job.get("terminated")))
         if job.get("wrong"):  # the naive way: every rank divides by its own counts
             optimise.global_counts = lambda minis, context: own_counts(minis, replace(context, ranks=Ranks()))
-        code = fit(loaded, job.get("resume", "never"), [watchers[-1]])
+        strikes = [Strike(*job["strike"])] if "strike" in job else []
+        code = fit(loaded, job.get("resume", "never"), [watchers[-1], *strikes])
         optimise.global_counts = own_counts
         assert code == job.get("code", 0), code
 

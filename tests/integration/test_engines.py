@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from ppo_lightning.callbacks.rollout import check_weights
+from ppo_lightning.cli import main
 from ppo_lightning.config.schema import ModelConfig
 from ppo_lightning.errors import EngineError
 from ppo_lightning.models.lora import adapter_off, add_adapter
@@ -26,6 +27,7 @@ ENGINES = [
     pytest.param("vllm", marks=pytest.mark.vllm),
     pytest.param("vllm_server", marks=pytest.mark.vllm),
 ]
+QUESTIONS = ["What is 3 + 4?", "How many legs do two dogs have?", "Name a colour."]
 PROMPTS = [list(range(5 + row, 12 + 3 * row)) for row in range(12)]
 
 
@@ -37,14 +39,27 @@ def vllm_or_skip(config):
 
 
 @pytest.fixture(scope="module")
-def folder(real_model, tmp_path_factory):
+def base(real_model, tmp_path_factory):
     return rigs.save_model(tmp_path_factory.mktemp("engine_model"), real_model)
+
+
+@pytest.fixture(scope="module")
+def trained(base, tmp_path_factory):
+    """Run directory in which an adapter was trained."""
+    return rigs.train(tmp_path_factory.mktemp("trained"), base)
+
+
+@pytest.fixture(scope="module")
+def folder(trained):
+    """What all engines load: the Hugging Face folder of a checkpoint, with the adapter merged in."""
+    return str(trained / "checkpoints" / "step_000002" / "actor")
 
 
 @pytest.fixture(scope="module")
 def server(request, folder, tmp_path_factory):
     vllm_or_skip(request.config)
     with rigs.Server(folder, tmp_path_factory.mktemp("server") / "log") as running:
+        running.answers = [rigs.asked(running.address, folder, question) for question in QUESTIONS]  # as it was loaded
         yield running
 
 
@@ -61,6 +76,21 @@ def rig(request, folder, tmp_path_factory):
         made = rigs.server_rig(folder, addresses, tmp_path_factory.mktemp("weights") / "w")
     yield made
     made.engine.close()
+
+
+@pytest.mark.vllm
+def test_a_checkpoint_is_served(server, folder, base):
+    """`vllm serve DIR`: the folder of a checkpoint gives, through the OpenAI API, what transformers reads in it."""
+    assert server.answers == [rigs.greedy(folder, question) for question in QUESTIONS]
+    assert server.answers != [rigs.greedy(base, question) for question in QUESTIONS]  # negative control: untrained
+
+
+def test_what_export_writes_is_what_a_checkpoint_holds(folder, trained, tmp_path):
+    """File by file: what is served above is a merged adapter's export as well."""
+    assert main(["export", str(trained), "--to", str(tmp_path / "out")]) == 0
+    held, written = ({f.name: f.read_bytes() for f in place.iterdir()} for place in (Path(folder), tmp_path / "out"))
+    assert held == written
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= held.keys()
 
 
 def test_greedy_takes_the_likeliest_token(rig):

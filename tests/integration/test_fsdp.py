@@ -28,20 +28,27 @@ def runs(tmp_path_factory):
     model = rank_jobs.save_small_model(tmp_path_factory.mktemp("small"))
     saved = {name: str(folder / "2" / name / "checkpoints" / "step_000002") for name in ("straight", "sharded")}
 
-    def job(name, strategy, resume="never", ranks=2, more=()):
-        return rank_jobs.job(folder, model, name, *OPTIONS, *more, ranks=ranks, strategy=strategy, resume=resume)
+    def job(name, strategy, resume="never", options=(), ranks=2, **more):
+        options = (*OPTIONS, *options)
+        return rank_jobs.job(folder, model, name, *options, ranks=ranks, strategy=strategy, resume=resume, **more)
 
     jobs = [
         job("straight", "ddp"),
         job("sharded", "fsdp"),
         job("ddp_on", "ddp", saved["sharded"]),
         job("fsdp_on", "fsdp", saved["straight"]),
+        job("ddp_bad", "ddp", strike=("nan", 1, 3, 1)),
+        job("fsdp_bad", "fsdp", strike=("nan", 1, 3, 1)),
+        job("ddp_ended", "ddp", strike=("term", 1, 2, 1), code=143),
+        job("fsdp_ended", "fsdp", strike=("term", 1, 2, 1), code=143),
+        job("ddp_again", "ddp", str(folder / "2" / "ddp_ended" / "checkpoints" / "step_000001")),
+        job("fsdp_again", "fsdp", str(folder / "2" / "fsdp_ended" / "checkpoints" / "step_000001")),
     ]
-    jobs += [job(f"lora_{strategy}", strategy, more=LORA) for strategy in ("ddp", "fsdp")]
+    jobs += [job(f"lora_{strategy}", strategy, options=LORA) for strategy in ("ddp", "fsdp")]
     saved["lora"] = str(folder / "2" / "lora_fsdp" / "checkpoints" / "step_000002")
-    jobs += [job(f"lora_{strategy}_on", strategy, saved["lora"], more=LORA) for strategy in ("ddp", "fsdp")]
-    jobs.append(job("small", "fsdp", more=[*LORA, "model.dtype=bfloat16"]))
-    jobs.append(job("small_whole", "fsdp", more=["model.dtype=bfloat16"]))
+    jobs += [job(f"lora_{strategy}_on", strategy, saved["lora"], options=LORA) for strategy in ("ddp", "fsdp")]
+    jobs.append(job("small", "fsdp", options=[*LORA, "model.dtype=bfloat16"]))
+    jobs.append(job("small_whole", "fsdp", options=["model.dtype=bfloat16"]))
     with rank_jobs.Group(jobs, folder) as two:
         two.wait()
     rank_jobs.do([job("one_on", "single", saved["sharded"], ranks=1)])
@@ -128,3 +135,32 @@ def test_weights_of_two_types_are_cut(runs, name):
     assert all(line["actor/grad_norm"] > 0 and line["critic/grad_norm"] > 0 for line in steps)
     types = {value.dtype for value in rank_jobs.kept(runs / "2" / name, 2)[0]["weights"].values()}
     assert types == {torch.bfloat16, torch.float32}
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_pitfall_45_one_rank_s_bad_mini_batch_takes_the_step_back_on_all(runs, strategy):
+    """The actor's second mini-batch of step 3 on the second rank; its first and both of the critic's were taken."""
+    folder = runs / "2" / f"{strategy}_bad"
+    before, after = (rank_jobs.digests(folder / "checkpoints" / f"step_{step:06d}") for step in (2, 3))
+    assert before == after
+    assert {"actor/model.safetensors", "critic.safetensors", "optimizer_actor.pt", "optimizer_critic.pt"} <= set(after)
+    assert rank_jobs.lines(folder)[-1]["training/skipped_steps"] == 1
+    first, second = rank_jobs.kept(folder, 2)
+    assert rank_jobs.weight_difference(first["weights"], second["weights"]) == 0
+    good = runs / "2" / {"ddp": "straight", "fsdp": "sharded"}[strategy] / "checkpoints"
+    assert rank_jobs.digests(good / "step_000002") == before
+    assert rank_jobs.digests(good / "step_000003").items().isdisjoint(before.items())  # every file changes in a step
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_pitfall_44_a_signal_to_one_rank_in_an_update_breaks_the_step_off_on_all(runs, strategy):
+    """Between the actor's two optimizer steps of step 2; the run that resumes repeats it exactly."""
+    ended, again = (runs / "2" / f"{strategy}_{name}" for name in ("ended", "again"))
+    assert [line["step"] for line in rank_jobs.lines(ended)] == [1]
+    assert [path.name for path in (ended / "checkpoints").iterdir()] == ["step_000001"]
+    straight = runs / "2" / {"ddp": "straight", "fsdp": "sharded"}[strategy]
+    found = rank_jobs.differences(rank_jobs.lines(straight)[1:], rank_jobs.lines(again))
+    assert {key: value for key, value in found.items() if value} == {}
+    assert rank_jobs.digests(again / "checkpoints" / "step_000003") == rank_jobs.digests(
+        straight / "checkpoints" / "step_000003"
+    )

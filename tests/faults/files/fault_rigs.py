@@ -1,5 +1,6 @@
 """What the fault tests run on: a model that takes milliseconds per step, a reward that varies, recorders."""
 
+import copy
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ppo_lightning.build import quiet
+from ppo_lightning.checkpoint.weights import optimizers_of
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
 from ppo_lightning.run import fit
@@ -129,6 +131,40 @@ def differences(straight, other):
         one, two = digests(straight / "checkpoints" / path.name), digests(path)
         found += [f"{path.name}/{name}" for name in sorted(one.keys() | two.keys()) if one.get(name) != two.get(name)]
     return found
+
+
+def owner(trainer, kind):
+    """Return the callback of a kind."""
+    return next(callback for callback in trainer.callbacks if isinstance(callback, kind))
+
+
+def state_of(module):
+    """Return a copy of all that an update may change."""
+    optimizers = optimizers_of(module).values()
+    kept = [dict(module.named_parameters()), *(optimizer.state_dict()["state"] for optimizer in optimizers)]
+    kept += [scheduler.state_dict() for scheduler in module.schedulers()]
+    return copy.deepcopy([kept, module.kl_controller.state_dict()])
+
+
+def equal(left, right):
+    """Compare nested states bit by bit."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(equal(value, right[key]) for key, value in left.items())
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return callable(left) or left == right
+
+
+def poisoned(number, training):
+    """Return a forward hook that spoils an output, in the update's forward passes or in the others."""
+
+    def hook(model, arguments, output):
+        if torch.is_grad_enabled() == training:
+            (output if isinstance(output, torch.Tensor) else output[0]).data.fill_(number)
+
+    return hook
 
 
 def in_child(action):

@@ -48,7 +48,10 @@ def estimate(folder):
 
 def test_parts_by_hand(estimate):
     parts = estimate()
-    assert {name: part.bytes for name, part in parts.items() if name.startswith("critic")} == {
+    critic = {name: part.bytes for name, part in parts.items() if name.startswith("critic")}
+    # One optimizer step each: the critic's is undone when the actor's gradient is bad. Weights and two moments.
+    assert critic.pop("critic: copy to undo a step") == 12 * WEIGHTS
+    assert critic == {
         name.replace("actor", "critic"): part.bytes for name, part in parts.items() if name.startswith("actor")
     }
     assert parts["actor: weights"].bytes == 4 * WEIGHTS
@@ -105,6 +108,27 @@ def test_what_each_option_saves(estimate):
     assert away["actor: optimizer"].phases == {"update actor"}
     less = estimate(*kl, "model.gradient_checkpointing=true")
     assert less["actor: activations"].bytes < 0.6 * plain["actor: activations"].bytes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "copies"),
+    [
+        (["update.ppo_epochs=2"], {"critic": 12 * WEIGHTS, "actor": 12 * WEIGHTS}),
+        (["update.sequences_per_minibatch=4", "algorithm.adv_estimator=rloo"], {"actor": 12 * WEIGHTS}),
+        (["update.ppo_epochs=2", "model.dtype=bfloat16"], {"critic": 14 * WEIGHTS, "actor": 14 * WEIGHTS}),
+        (["algorithm.adv_estimator=rloo"], {}),
+        (["update.ppo_epochs=2", "trainer.undo_bad_steps=false"], {}),
+    ],
+)
+def test_copies_that_undo_a_step(estimate, overrides, copies):
+    """In the CPU's memory: of each model that is not the last to step, from its own update to the update's end."""
+    many = ["rollout.rollouts_per_prompt=2", *overrides]
+    suffix = ": copy to undo a step"
+    found = {name: part for name, part in estimate(*many).items() if name.endswith(suffix)}
+    assert {name.removesuffix(suffix): part.bytes for name, part in found.items()} == copies
+    phases = {"critic": {"update critic", "update actor"}, "actor": {"update actor"}}
+    assert all(part.phases == phases[name.removesuffix(suffix)] for name, part in found.items())
+    assert not any(name.endswith(suffix) for name in estimate(*many, gpu=True))
 
 
 def test_activations_are_what_autograd_keeps():
