@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
-from transformers import DynamicCache
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ppo_lightning.models.packing import alike, sees_all_positions
@@ -49,14 +49,14 @@ class SharedLayer(DynamicLayer):
 
     def __init__(self, room: int) -> None:
         super().__init__()
-        self.room, self.length = room, 0
+        self.room, self.length, self.prompts = room, 0, 0
         self.own: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Take the prompts' keys and values (U, K, P, D) at first, then those of one more token (B, K, 1, D)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = key_states.contiguous(), value_states.contiguous()
+            self.keys, self.values, self.prompts = key_states.contiguous(), value_states.contiguous(), len(key_states)
             return self.keys, self.values
         if self.own is None:
             rows, heads, _, width = key_states.shape
@@ -85,8 +85,9 @@ class SharedLayer(DynamicLayer):
 
     def keep(self, rows: Int[Tensor, "b"], prompts: Int[Tensor, "u"]) -> None:
         """Keep the given responses and prompts."""
-        if len(prompts) < len(self.keys):
+        if len(prompts) < self.prompts:
             self.keys, self.values = self.keys[prompts], self.values[prompts]
+            self.prompts = len(prompts)
         if self.own is not None:
             self.own = self.own[0][rows], self.own[1][rows]
 
@@ -100,7 +101,7 @@ class SharedCache(DynamicCache):
         room: tokens that each response may have.
     """
 
-    def __init__(self, model: nn.Module, mask: Int[Tensor, "U P"], room: int) -> None:
+    def __init__(self, model: PreTrainedModel, mask: Int[Tensor, "U P"], room: int) -> None:
         super().__init__(config=model.config)
         self.layers = [SharedLayer(room) for _ in self.layers]
         self.hidden = (mask == 0)[:, None, None]
@@ -125,7 +126,7 @@ class SharedCache(DynamicCache):
 class PlainCache(DynamicCache):
     """transformers' cache, with the same use: every response has a copy of its prompt's keys and values."""
 
-    def __init__(self, model: nn.Module, mask: Int[Tensor, "U P"], room: int) -> None:
+    def __init__(self, model: PreTrainedModel, mask: Int[Tensor, "U P"], room: int) -> None:
         super().__init__(config=model.config)
         self.mask = mask
 
@@ -144,7 +145,7 @@ class PlainCache(DynamicCache):
         return {"attention_mask": self.mask, "past_key_values": self}
 
 
-def cache_for(model: nn.Module) -> type[SharedCache] | type[PlainCache]:
+def cache_for(model: PreTrainedModel) -> type[SharedCache] | type[PlainCache]:
     """Return the kind of cache that decodes this model right, by comparing a token's logits with a plain forward's."""
     if not sees_all_positions(model):
         return PlainCache

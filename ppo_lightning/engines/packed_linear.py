@@ -21,17 +21,18 @@ def packed_linears(model: nn.Module) -> Iterator[None]:
 
     The copies take as much memory as the weights and are gone afterwards; weights must not change within.
     """
-    packed = [module for module in model.modules() if _can_pack(module)]
+    packed = [module for module in model.modules() if isinstance(module, nn.Linear) and _can_pack(module)]
     try:
         for module in packed:
-            module.forward = partial(_multiply, torch.ops.mkldnn._reorder_linear_weight(module.weight, ROWS), module)
+            weight = torch.ops.mkldnn._reorder_linear_weight(module.weight, ROWS)
+            module.forward = partial(_multiply, weight, module)  # type: ignore[method-assign]
         yield
     finally:
         for module in packed:
             del module.forward
 
 
-def _can_pack(module: nn.Module) -> bool:
+def _can_pack(module: nn.Linear) -> bool:
     if type(module) is not nn.Linear or "forward" in vars(module):
         return False
     weight = module.weight
