@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from ppo_lightning.algorithms.masked import only_kept
+
 # float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
 LARGEST_POWER = 2.0**96
 
@@ -32,7 +34,7 @@ class ValidTokens:
 
     def pack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Move the values of valid tokens to the head of their rows and fill with 0; other values are not read."""
-        valid = torch.where(self.kept, values, 0.0)
+        valid = only_kept(values, self.kept)
         return valid if self.column is None else _add_at(self.column, valid)
 
     def packed(self) -> Bool[Tensor, "B R"]:
@@ -48,12 +50,22 @@ class ValidTokens:
         """
         if self.column is not None:
             return _credit(rewards, self.kept, self.column)
-        valid = torch.where(self.kept, rewards, 0.0)
-        if torch.equal(valid, rewards):
+        valid = only_kept(rewards, self.kept)
+        masked = rewards - valid
+        if not masked.numel() or all(extreme == 0 for extreme in masked.aminmax()):  # neither is when there is a NaN
             return valid
-        rows = (valid != rewards).any(-1)
+        rows = (masked != 0).any(-1)
         valid[rows] = _credit(rewards[rows], self.kept[rows], _columns(self.kept[rows]))
         return valid
+
+    def rewards_to_go(self, rewards: Float[Tensor, "B R"], gamma: float) -> Float[Tensor, "B R"]:
+        """Return packed discounted sums of the rewards from each valid token on, credited as in `pack_rewards`."""
+        if gamma == 1 and self.leading:
+            # What stands under the mask comes after a row's last valid token, where it is credited to: nothing moves.
+            sums = only_kept(reverse_scan(rewards, 1.0), self.kept)
+            if sums[:, :1].isfinite().all():
+                return sums
+        return reverse_scan(self.pack_rewards(rewards), gamma)
 
     def unpack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Move packed values back to their tokens; 0 under the mask. Packed values must be 0 after the last token."""

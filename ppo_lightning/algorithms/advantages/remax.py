@@ -5,7 +5,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import clear_masked
-from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
+from ppo_lightning.algorithms.row_blocks import by_blocks
+from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
 @torch.no_grad()
@@ -21,7 +22,11 @@ def remax(
 
     Source: https://arxiv.org/abs/2310.10505.
     """
-    tokens = find_valid(response_mask)
-    returns = tokens.unpack(reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0))
-    advantages = clear_masked(returns - reward_baselines.unsqueeze(-1), tokens.kept)
+
+    def rows(mask: Tensor, rewards: Tensor, baselines: Tensor) -> tuple[Tensor, ...]:
+        tokens = find_valid(mask)
+        returns = tokens.unpack(tokens.rewards_to_go(rewards, 1.0))
+        return clear_masked(returns - baselines.unsqueeze(-1), tokens.kept), returns
+
+    advantages, returns = by_blocks(rows, response_mask, token_level_rewards, reward_baselines)
     return advantages.float(), returns.float()
