@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Shaped
+from jaxtyping import Bool, Float, Float64, Int32, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.row_blocks import by_blocks
@@ -81,28 +81,32 @@ def _scale(variance: Float[Tensor, ""]) -> Float[Tensor, ""]:
     return torch.where(variance > 0, torch.rsqrt(variance + VARIANCE_EPSILON), 0.0)
 
 
-def only_kept(values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return a copy with 0 under the mask, whatever stood there; not differentiable."""
-    if _has_bits(values):
-        return (values.view(torch.int32) & _bits(kept)).view(torch.float32)
-    return torch.where(kept, values, values.new_zeros(()))
+def only_kept(
+    values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"], bits: Int32[Tensor, "*shape"] | None = None
+) -> Float[Tensor, "*shape"]:
+    """Return a copy with 0 under the mask, whatever stood there; not differentiable. `bits` are `kept_bits(kept)`."""
+    if not _has_bits(values):
+        return torch.where(kept, values, values.new_zeros(()))
+    return (values.view(torch.int32) & (kept_bits(kept) if bits is None else bits)).view(torch.float32)
 
 
-def clear_masked(values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def clear_masked(
+    values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"], bits: Int32[Tensor, "*shape"] | None = None
+) -> Float[Tensor, "*shape"]:
     """Do what `only_kept` does in place."""
-    if _has_bits(values):
-        values.view(torch.int32).bitwise_and_(_bits(kept))
-        return values
-    return torch.where(kept, values, values.new_zeros(()), out=values)
+    if not _has_bits(values):
+        return torch.where(kept, values, values.new_zeros(()), out=values)
+    values.view(torch.int32).bitwise_and_(kept_bits(kept) if bits is None else bits)
+    return values
+
+
+def kept_bits(kept: Bool[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
+    """Return 32 ones where `kept`, else 32 zeros: `&` clears eight numbers at once, `torch.where` one, on a CPU."""
+    return kept.view(torch.uint8).to(torch.int32).neg_()
 
 
 def _has_bits(values: Float[Tensor, "*shape"]) -> bool:
     return values.device.type == "cpu" and values.dtype == torch.float32
-
-
-def _bits(kept: Bool[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """Return 32 ones where `kept`, else 32 zeros: `&` clears eight numbers at once, `torch.where` one, on a CPU."""
-    return kept.view(torch.uint8).to(torch.int32).neg_()
 
 
 def token_counts(mask: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:

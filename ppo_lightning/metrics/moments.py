@@ -40,13 +40,13 @@ class MomentsValue(Value):
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Merge K sets of pairs: centred moments gain what the distances between their means add."""
-        mean_x, mean_y, xx, xy, yy, count, bad = rows.unbind(1)
-        total = count.sum()
+        mean_x, mean_y, xx, xy, yy, count, bad = rows.unbind(-1)
+        total = count.sum(0)
         weight = total.clamp(min=1.0)
-        middle_x, middle_y = (count * mean_x).sum() / weight, (count * mean_y).sum() / weight
+        middle_x, middle_y = (count * mean_x).sum(0) / weight, (count * mean_y).sum(0) / weight
         dx, dy = mean_x - middle_x, mean_y - middle_y
-        sums = [(xx + count * dx * dx).sum(), (xy + count * dx * dy).sum(), (yy + count * dy * dy).sum()]
-        return torch.stack([middle_x, middle_y, *sums, total, bad.sum()])
+        sums = [(xx + count * dx * dx).sum(0), (xy + count * dx * dy).sum(0), (yy + count * dy * dy).sum(0)]
+        return torch.stack([middle_x, middle_y, *sums, total, bad.sum(0)], dim=-1)
 
 
 def moments(x: Tensor, y: Tensor, kept: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class Value(Metric):
 
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
-        """Merge the rows (K, W) of K ranks or updates into one (W,)."""
+        """Merge the rows (K, ..., W) of K ranks or updates into one (..., W): for as many metrics at once as given."""
         return rows.sum(0)
 
     @classmethod
@@ -169,7 +169,7 @@ class MaxValue(Value):
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Take the largest of the first column (NaN wins), and add up the counts."""
-        return torch.cat([rows[:, :1].amax(0), rows[:, 1:].sum(0)])
+        return torch.cat([rows[..., :1].amax(0), rows[..., 1:].sum(0)], dim=-1)
 
     @classmethod
     def finish(cls, row: list[float]) -> float:
@@ -217,7 +217,8 @@ class LossValue(Value):
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Merge updates or ranks: sums and ranks add up, mini-batches are the same ones everywhere."""
-        return torch.stack([rows[:, 0].sum(), rows[:, 1].sum(), rows[:, 2].amax(), rows[:, 3].sum()])
+        total, ranks, minibatches, bad = rows.unbind(-1)
+        return torch.stack([total.sum(0), ranks.sum(0), minibatches.amax(0), bad.sum(0)], dim=-1)
 
     @classmethod
     def join(cls, rows: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from ppo_lightning.errors import DataError
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.fields import FIELDS
 
+EMPTY = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -116,6 +118,8 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Yield the rows of each list, trimmed: columns that are padding in all of them are dropped.
 
+    Rows are put into the order of the lists once; what is yielded are views of that copy.
+
     Prompts lose columns on the left, responses on the right, and at least one column of each stays. Which tensors have
     such columns is declared in `protocol.fields`; undeclared tensors keep their width.
 
@@ -129,18 +133,18 @@ def micro_batches(
     response_width = tensors["responses"].shape[1]
     prompt_width = tensors["attention_mask"].shape[1] - response_width
     wanted = list(tensors) if keys is None else list(keys)
-    chosen = batch.select(wanted, None if keys is None else ())
-    values = chosen.tensors()
+    ordered = batch.select(wanted, None if keys is None else ()).select_idxs(np.concatenate([EMPTY, *row_lists]))
+    values = ordered.tensors()
+    axis = {key: _cut_axis(key) for key in values}
+    end = 0
     for rows in row_lists:
+        start, end = end, end + len(rows)
         left = prompt_width - max(1, int(prompts[rows].max()))
         right = max(1, int(responses[rows].max()))
-        cuts = {"P": slice(left, None), "R": slice(None, right), "S": slice(left, prompt_width + right)}
-        places = torch.from_numpy(rows)
-        trimmed = {
-            key: _trimmed(key, value, cuts).index_select(0, places.to(value.device)) for key, value in values.items()
-        }
-        objects = {key: column[rows] for key, column in chosen.non_tensor_batch.items()}
-        yield MicroBatch(rows, DataProto.from_dict(trimmed, objects, chosen.meta_info))
+        cuts = {"P": slice(left, None), "R": slice(None, right), "S": slice(left, prompt_width + right), None: ...}
+        trimmed = {key: value[start:end, cuts[axis[key]]] for key, value in values.items()}
+        objects = {key: column[start:end] for key, column in ordered.non_tensor_batch.items()}
+        yield MicroBatch(rows, DataProto.from_dict(trimmed, objects, ordered.meta_info))
 
 
 def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -> Tensor:
@@ -159,7 +163,7 @@ def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -
     """
     if not parts and not rows:
         return torch.zeros(0, width)
-    counts = np.bincount(np.concatenate([np.zeros(0, dtype=np.int64), *(part for part, _ in parts)]), minlength=rows)
+    counts = np.bincount(np.concatenate([EMPTY, *(part for part, _ in parts)]), minlength=rows)
     wrong = np.flatnonzero(counts != (np.arange(len(counts)) < rows))
     if wrong.size:
         row = int(wrong[0])
@@ -172,7 +176,6 @@ def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -
     return restored
 
 
-def _trimmed(key: str, value: Tensor, cuts: dict[str, slice]) -> Tensor:
-    if key not in FIELDS or len(FIELDS[key].axes) < 2:
-        return value
-    return value[:, cuts[FIELDS[key].axes[1]]]
+def _cut_axis(key: str) -> str | None:
+    """Return the name of a tensor's second axis, along which it is trimmed; None: it keeps its width."""
+    return FIELDS[key].axes[1] if key in FIELDS and len(FIELDS[key].axes) > 1 else None

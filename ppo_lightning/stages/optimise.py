@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,16 +13,17 @@ from ppo_lightning.parallel.gradients import average_gradients
 from ppo_lightning.parallel.sharding import sum_gradients_at, whole
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.finite import update_fault
-from ppo_lightning.stages.forward import Chunk, idle, micros
+from ppo_lightning.stages.finite import NAMES_A_ROW, update_fault
+from ppo_lightning.stages.forward import READ_BY_MODELS, Chunk, idle, micros
 from ppo_lightning.stages.spread import epoch_rows
 
 
 class Loss(Protocol):
-    """What is optimised: a model with its loss on one micro-batch."""
+    """What is optimised: a model with its loss on one micro-batch, and the tensors that the loss reads, if there."""
 
     name: str
     grad_clip: float
+    reads: tuple[str, ...]
 
     @property
     def model(self) -> nn.Module:
@@ -51,13 +53,27 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
     or gradient that is not finite ends the step's updates: weights, optimizer and schedule are left as they are.
     """
     for epoch in range(context.config.update.ppo_epochs):
-        part, minibatches = epoch_rows(batch, context, epoch)
-        # A batch of its own around the same tensors: what a loss adds to it is gone after the mini-batch.
-        minis = [(part if len(rows) == len(part) else part.select_idxs(rows)).select() for rows in minibatches]
+        minis = cut_minibatches(*epoch_rows(batch, context, epoch), loss.reads)
         for mini, counts in zip(minis, global_counts(minis, context), strict=True):
             if context.fault is None:
                 _minibatch(mini, counts, context, loss)
     loss.finish()
+
+
+def cut_minibatches(batch: DataProto, row_lists: Sequence[np.ndarray], reads: Sequence[str]) -> list[DataProto]:
+    """Return the rows of each list with the tensors that models and a loss read, as far as they are there.
+
+    Each is a batch of its own: what a loss adds to it is gone after the mini-batch. Consecutive rows are not copied.
+    """
+    tensors, columns = batch.tensors(), batch.non_tensor_batch
+    keys = [key for key in (*READ_BY_MODELS, *NAMES_A_ROW, *reads) if key in tensors]
+    read = batch.select(keys, [key for key in NAMES_A_ROW if key in columns])
+    minis = []
+    for rows in row_lists:
+        first = int(rows[0]) if len(rows) else 0
+        consecutive = np.array_equal(rows, np.arange(first, first + len(rows)))
+        minis.append(read[first : first + len(rows)] if consecutive else read.select_idxs(rows))
+    return minis
 
 
 def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext, loss: Loss) -> None:

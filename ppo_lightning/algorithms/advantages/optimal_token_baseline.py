@@ -31,8 +31,8 @@ def path_variance(
     if rollout_is_weights is not None:
         energy.mul_(rollout_is_weights.square())
     if not tokens.leading:  # else what is masked comes last and cannot add to a valid token
-        clear_masked(energy, tokens.kept)
-    return clear_masked(energy.cumsum_(-1), tokens.kept)
+        tokens.clear(energy)
+    return tokens.clear(energy.cumsum_(-1))
 
 
 class Steps(NamedTuple):
@@ -77,7 +77,7 @@ def less_baseline(
         returns, weights, kept, first = steps(rows, *others)
         weight.index_add_(0, of_row, weights)
         product.index_add_(0, of_row, weights.mul_(returns))
-        return returns, kept, first, token_counts(kept)
+        return returns, kept, first, token_counts(rows)
 
     returns, kept, first, lengths = by_blocks(add_up, mask, group, *tensors[1:])
     baseline = product.div_(weight.add_(WEIGHT_EPSILON))

@@ -4,7 +4,6 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import clear_masked
 from ppo_lightning.algorithms.row_blocks import by_blocks
 from ppo_lightning.algorithms.valid_tokens import find_valid
 
@@ -26,7 +25,7 @@ def remax(
     def rows(mask: Tensor, rewards: Tensor, baselines: Tensor) -> tuple[Tensor, ...]:
         tokens = find_valid(mask)
         returns = tokens.unpack(tokens.rewards_to_go(rewards, 1.0))
-        return clear_masked(returns - baselines.unsqueeze(-1), tokens.kept), returns
+        return tokens.clear(returns - baselines.unsqueeze(-1)), returns
 
     advantages, returns = by_blocks(rows, response_mask, token_level_rewards, reward_baselines)
     return advantages.float(), returns.float()
