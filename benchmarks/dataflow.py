@@ -119,7 +119,9 @@ def main() -> None:
     size = Size(options.rows, options.tokens, options.rollouts)
     oracle = Oracle(options.oracle, size)
     print(f"B = {size.rows}, R = {size.tokens}, n = {size.rollouts}, one thread, medians of {options.repeats}")
-    heads = f"{'ours ms':>8s} {'verl ms':>8s} {'verl/ours':>9s} {'floor ms':>8s} {'verl/floor':>10s} {'difference':>10s}"
+    heads = (
+        f"{'ours ms':>8s} {'verl ms':>8s} {'verl/ours':>9s} {'floor ms':>8s} {'verl/floor':>10s} {'difference':>10s}"
+    )
     print(f"{'case':44s} {heads}")
     for name in CASES:
         if options.only in name:

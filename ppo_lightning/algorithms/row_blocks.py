@@ -5,7 +5,6 @@ Going through memory costs a CPU more than most arithmetic on a tensor of tokens
 
 from collections.abc import Callable
 
-import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
