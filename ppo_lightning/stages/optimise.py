@@ -63,17 +63,21 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss) -> None:
 def cut_minibatches(batch: DataProto, row_lists: Sequence[np.ndarray], reads: Sequence[str]) -> list[DataProto]:
     """Return the rows of each list with the tensors that models and a loss read, as far as they are there.
 
-    Each is a batch of its own: what a loss adds to it is gone after the mini-batch. Consecutive rows are not copied.
+    Each is a batch of its own: what a loss adds to it is gone after the mini-batch. Consecutive rows are not copied. A
+    mini-batch of all rows keeps the batch's order, in which a loss writes back what it measured.
     """
     tensors, columns = batch.tensors(), batch.non_tensor_batch
-    keys = [key for key in (*READ_BY_MODELS, *NAMES_A_ROW, *reads) if key in tensors]
+    keys = [key for key in dict.fromkeys((*READ_BY_MODELS, *NAMES_A_ROW, *reads)) if key in tensors]
     read = batch.select(keys, [key for key in NAMES_A_ROW if key in columns])
-    minis = []
-    for rows in row_lists:
-        first = int(rows[0]) if len(rows) else 0
-        consecutive = np.array_equal(rows, np.arange(first, first + len(rows)))
-        minis.append(read[first : first + len(rows)] if consecutive else read.select_idxs(rows))
-    return minis
+    return [_take(read, rows) for rows in row_lists]
+
+
+def _take(batch: DataProto, rows: np.ndarray) -> DataProto:
+    if len(rows) == len(batch):
+        return batch.select()
+    first = int(rows[0]) if len(rows) else 0
+    consecutive = np.array_equal(rows, np.arange(first, first + len(rows)))
+    return batch[first : first + len(rows)] if consecutive else batch.select_idxs(rows)
 
 
 def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext, loss: Loss) -> None:
