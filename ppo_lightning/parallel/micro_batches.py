@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from ppo_lightning.errors import DataError
@@ -132,19 +133,22 @@ def micro_batches(
     tensors = batch.tensors()
     response_width = tensors["responses"].shape[1]
     prompt_width = tensors["attention_mask"].shape[1] - response_width
+    if not row_lists:
+        return
     wanted = list(tensors) if keys is None else list(keys)
-    ordered = batch.select(wanted, None if keys is None else ()).select_idxs(np.concatenate([EMPTY, *row_lists]))
+    order = np.concatenate(row_lists)
+    ordered = batch.select(wanted, None if keys is None else ()).select_idxs(order)
     values = ordered.tensors()
     axis = {key: _cut_axis(key) for key in values}
-    end = 0
-    for rows in row_lists:
-        start, end = end, end + len(rows)
-        left = prompt_width - max(1, int(prompts[rows].max()))
-        right = max(1, int(responses[rows].max()))
+    ends = np.cumsum([len(rows) for rows in row_lists])
+    starts = np.concatenate([[0], ends[:-1]])
+    longest = (np.maximum.reduceat(lengths[order], starts).clip(min=1).tolist() for lengths in (prompts, responses))
+    for rows, start, end, prompt, right in zip(row_lists, starts.tolist(), ends.tolist(), *longest, strict=True):
+        left = prompt_width - prompt
         cuts = {"P": slice(left, None), "R": slice(None, right), "S": slice(left, prompt_width + right), None: ...}
         trimmed = {key: value[start:end, cuts[axis[key]]] for key, value in values.items()}
         objects = {key: column[start:end] for key, column in ordered.non_tensor_batch.items()}
-        yield MicroBatch(rows, DataProto.from_dict(trimmed, objects, ordered.meta_info))
+        yield MicroBatch(rows, DataProto(TensorDict(trimmed, [end - start]), objects, ordered.meta_info))
 
 
 def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -> Tensor:
@@ -163,17 +167,19 @@ def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -
     """
     if not parts and not rows:
         return torch.zeros(0, width)
-    counts = np.bincount(np.concatenate([EMPTY, *(part for part, _ in parts)]), minlength=rows)
+    order = np.concatenate([EMPTY, *(part for part, _ in parts)])
+    counts = np.bincount(order, minlength=rows)
     wrong = np.flatnonzero(counts != (np.arange(len(counts)) < rows))
     if wrong.size:
         row = int(wrong[0])
         raise DataError(f"micro-batches must hold each of {rows} rows once, got row {row} {int(counts[row])} times")
-    restored = parts[0][1].new_zeros(rows, width)
+    together, end = parts[0][1].new_zeros(rows, width), 0
     for part, values in parts:
         if values.ndim != 2 or len(values) != len(part) or values.shape[1] > width:
             raise DataError(f"values of {len(part)} rows must be at most {width} wide, got shape {tuple(values.shape)}")
-        restored[torch.from_numpy(part).to(values.device), : values.shape[1]] = values
-    return restored
+        start, end = end, end + len(part)
+        together[start:end, : values.shape[1]] = values
+    return torch.empty_like(together).index_copy_(0, torch.from_numpy(order).to(together.device), together)
 
 
 def _cut_axis(key: str) -> str | None:
