@@ -37,10 +37,9 @@ def common_device(tensors: Sequence[Tensor]) -> torch.device:
 
 def stack_rows(rows: Sequence[Row]) -> Tensor:
     """Return K rows as one float64 tensor (K, W), on the accelerator if any row is there."""
-    tensors = [row for row in rows if isinstance(row, Tensor)]
-    if not tensors:
-        return torch.tensor(rows, dtype=torch.float64)
-    device = common_device(tensors)
+    device = common_device([row for row in rows if isinstance(row, Tensor)])
+    if device.type == "cpu":  # one tensor of many numbers is made sooner than one of many tensors
+        return torch.tensor([row.tolist() if isinstance(row, Tensor) else row for row in rows], dtype=torch.float64)
     return torch.stack([torch.as_tensor(row, dtype=torch.float64, device=device) for row in rows])
 
 
