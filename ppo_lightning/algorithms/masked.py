@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Shaped
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
-
-from ppo_lightning.algorithms.row_blocks import by_blocks
 
 Reduce = Callable[[Tensor], Tensor]
 VARIANCE_EPSILON = 1e-8
@@ -56,19 +54,12 @@ def _centre(
     Two passes, two collectives: the variance of nearly equal values must not drown in the square of their mean. For
     the same reason the float64 mean is subtracted in two parts of the values' own precision.
     """
-    count, total = all_reduce(torch.stack([token_counts(kept).sum(), exact_sums(cleared).sum()]))
+    count, total = all_reduce(torch.stack([kept.count_nonzero().double(), exact_sums(cleared).sum()]))
     mean = total / count.clamp(min=1)
     coarse = mean.to(cleared.dtype)
-    fine = (mean - coarse).to(cleared.dtype)
-
-    def rows(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        centred = clear_masked((values - coarse).sub_(fine), valid)
-        return centred, torch.linalg.vector_norm(centred, dim=-1)
-
-    width = cleared.shape[-1]
-    centred, norms = by_blocks(rows, cleared.reshape(-1, width), kept.reshape(-1, width))
-    squares = all_reduce(norms.double().square().sum())
-    return centred.reshape(cleared.shape), _variance(squares, count, mean)
+    centred = clear_masked((cleared - coarse).sub_((mean - coarse).to(cleared.dtype)), kept)
+    squares = all_reduce(torch.linalg.vector_norm(centred, dim=-1).double().square().sum())
+    return centred, _variance(squares, count, mean)
 
 
 def _variance(squares: Float[Tensor, ""], count: Float[Tensor, ""], mean: Float[Tensor, ""]) -> Float[Tensor, ""]:
@@ -81,39 +72,15 @@ def _scale(variance: Float[Tensor, ""]) -> Float[Tensor, ""]:
     return torch.where(variance > 0, torch.rsqrt(variance + VARIANCE_EPSILON), 0.0)
 
 
-def only_kept(
-    values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"], bits: Int32[Tensor, "*shape"] | None = None
-) -> Float[Tensor, "*shape"]:
-    """Return a copy with 0 under the mask, whatever stood there; not differentiable. `bits` are `kept_bits(kept)`."""
-    if not _has_bits(values):
-        return torch.where(kept, values, values.new_zeros(()))
-    return (values.view(torch.int32) & (kept_bits(kept) if bits is None else bits)).view(torch.float32)
-
-
-def clear_masked(
-    values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"], bits: Int32[Tensor, "*shape"] | None = None
-) -> Float[Tensor, "*shape"]:
-    """Do what `only_kept` does in place."""
-    if not _has_bits(values):
-        return torch.where(kept, values, values.new_zeros(()), out=values)
-    values.view(torch.int32).bitwise_and_(kept_bits(kept) if bits is None else bits)
-    return values
-
-
-def kept_bits(kept: Bool[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
-    """Return 32 ones where `kept`, else 32 zeros: `&` clears eight numbers at once, `torch.where` one, on a CPU."""
-    return kept.view(torch.uint8).to(torch.int32).neg_()
-
-
-def _has_bits(values: Float[Tensor, "*shape"]) -> bool:
-    return values.device.type == "cpu" and values.dtype == torch.float32
+def clear_masked(values: Float[Tensor, "*shape"], kept: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Set the entries under the mask to 0, in place: on large batches a new tensor costs more than the arithmetic."""
+    return torch.where(kept, values, values.new_zeros(()), out=values)
 
 
 def token_counts(mask: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
     """Count the kept entries along the last dimension."""
-    # PyTorch adds up booleans and bytes ten times slower than floats on a CPU; counts are exact up to 2**24.
-    numbers = mask.view(torch.uint8).float() if mask.dtype == torch.bool else mask
-    return numbers.sum(-1).double()
+    # PyTorch adds up booleans ten times slower than numbers on a CPU.
+    return exact_sums(mask) if mask.dtype == torch.bool else mask.sum(-1).double()
 
 
 def exact_sums(values: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:

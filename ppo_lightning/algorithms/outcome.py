@@ -5,7 +5,6 @@ from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import Reduce, exact_sums, identity, token_counts, whiten_rows
-from ppo_lightning.algorithms.row_blocks import row_blocks
 
 
 def row_scores(rewards: Float[Tensor, "B R"], response_mask: Shaped[Tensor, "B R"]) -> Float64[Tensor, "B"]:
@@ -27,14 +26,7 @@ def spread(
     advantages: Float64[Tensor, "B"], response_mask: Shaped[Tensor, "B R"]
 ) -> tuple[Float[Tensor, "B R"], Float[Tensor, "B R"]]:
     """Give every valid token its row's advantage, and return that as advantages and as returns: one tensor, twice."""
-    rows = advantages.float().unsqueeze(-1)
-    finite = bool(rows.isfinite().all())
-    tokens = torch.empty(response_mask.shape, dtype=torch.float32, device=rows.device)
-    for block in row_blocks(response_mask):
-        if finite:
-            tokens[block].copy_(response_mask[block]).mul_(rows[block])
-        else:  # a NaN must not leak through its product with 0
-            tokens[block] = torch.where(response_mask[block].bool(), rows[block], 0.0)
+    tokens = torch.where(response_mask.bool(), advantages.float().unsqueeze(-1), 0.0)
     return tokens, tokens
 
 

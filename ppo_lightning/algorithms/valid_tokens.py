@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int32, Int64, Shaped
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import clear_masked, kept_bits, only_kept, token_counts
+from ppo_lightning.algorithms.masked import token_counts
 
 # float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
 LARGEST_POWER = 2.0**96
@@ -33,22 +32,9 @@ class ValidTokens:
         """Whether the valid tokens of every row lead it."""
         return self.column is None
 
-    @cached_property
-    def bits(self) -> Int32[Tensor, "B R"]:
-        """`kept` as `kept_bits`."""
-        return kept_bits(self.kept)
-
-    def only(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
-        """Return a copy that is 0 under the mask."""
-        return only_kept(values, self.kept, self.bits)
-
-    def clear(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
-        """Set values under the mask to 0, in place."""
-        return clear_masked(values, self.kept, self.bits)
-
     def pack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Move the values of valid tokens to the head of their rows and fill with 0; other values are not read."""
-        valid = self.only(values)
+        valid = torch.where(self.kept, values, 0.0)
         return valid if self.column is None else _add_at(self.column, valid)
 
     def packed(self) -> Bool[Tensor, "B R"]:
@@ -64,11 +50,10 @@ class ValidTokens:
         """
         if self.column is not None:
             return _credit(rewards, self.kept, self.column)
-        valid = self.only(rewards)
-        masked = rewards - valid
-        if not masked.numel() or all(extreme == 0 for extreme in masked.aminmax()):  # neither is when there is a NaN
+        valid = torch.where(self.kept, rewards, 0.0)
+        if torch.equal(valid, rewards):
             return valid
-        rows = (masked != 0).any(-1)
+        rows = (valid != rewards).any(-1)
         valid[rows] = _credit(rewards[rows], self.kept[rows], _columns(self.kept[rows]))
         return valid
 
@@ -78,11 +63,7 @@ class ValidTokens:
             last = (token_counts(self.kept).long() - 1).clamp(min=0).unsqueeze(1)
             others = rewards.scatter(1, last, 0.0)
             if all(extreme == 0 for extreme in others.aminmax()):  # one reward a row: every token has all of it to go
-                return self.only(rewards.gather(1, last).expand_as(rewards))
-            # What stands under the mask comes after a row's last valid token, where it is credited to: nothing moves.
-            sums = self.only(reverse_scan(rewards, 1.0))
-            if sums[:, :1].isfinite().all():
-                return sums
+                return torch.where(self.kept, rewards.gather(1, last), 0.0)
         return reverse_scan(self.pack_rewards(rewards), gamma)
 
     def unpack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:

@@ -5,7 +5,6 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import Reduce, identity, whiten_cleared
-from ppo_lightning.algorithms.row_blocks import by_blocks
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 
@@ -27,14 +26,10 @@ def gae(
 
     Source: https://arxiv.org/abs/1506.02438, with the whitening that PPO on language models adds.
     """
-
-    def rows(mask: Tensor, rewards: Tensor, critic: Tensor) -> tuple[Tensor, ...]:
-        tokens = find_valid(mask)
-        baseline = tokens.pack(critic)
-        delta = tokens.pack_rewards(rewards).sub_(baseline)
-        delta[:, :-1].add_(baseline[:, 1:], alpha=gamma)
-        advantages = reverse_scan(delta, gamma * lam)
-        return tokens.unpack(advantages), tokens.unpack(baseline.add_(advantages)), tokens.kept
-
-    advantages, returns, kept = by_blocks(rows, response_mask, token_level_rewards, values)
-    return whiten_cleared(advantages, kept, all_reduce).float(), returns.float()
+    tokens = find_valid(response_mask)
+    baseline = tokens.pack(values)
+    delta = tokens.pack_rewards(token_level_rewards).sub_(baseline)
+    delta[:, :-1].add_(baseline[:, 1:], alpha=gamma)
+    advantages = reverse_scan(delta, gamma * lam)
+    returns = tokens.unpack(baseline.add_(advantages))
+    return whiten_cleared(tokens.unpack(advantages), tokens.kept, all_reduce).float(), returns.float()

@@ -1,16 +1,12 @@
 """Optimal token baseline: one baseline per group and token, returns weighted by the variance of the path so far."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.groups import group_largest, group_total
 from ppo_lightning.algorithms.masked import clear_masked, token_counts
-from ppo_lightning.algorithms.row_blocks import by_blocks
-from ppo_lightning.algorithms.valid_tokens import ValidTokens, find_valid
+from ppo_lightning.algorithms.valid_tokens import ValidTokens, find_valid, reverse_scan
 
 WEIGHT_EPSILON = 1e-8
 
@@ -31,77 +27,44 @@ def path_variance(
     if rollout_is_weights is not None:
         energy.mul_(rollout_is_weights.square())
     if not tokens.leading:  # else what is masked comes last and cannot add to a valid token
-        tokens.clear(energy)
-    return tokens.clear(energy.cumsum_(-1))
-
-
-class Steps(NamedTuple):
-    """What is compared, of some rows.
-
-    Attributes:
-        returns: reward-to-go (b, R).
-        weights: path variance (b, R); both are 0 where `kept` is False.
-        kept: where there are valid tokens (b, R).
-        first: each row's return at its first valid token (b,).
-    """
-
-    returns: Float[Tensor, "b R"]
-    weights: Float[Tensor, "b R"]
-    kept: Bool[Tensor, "b R"]
-    first: Float[Tensor, "b"]
+        clear_masked(energy, tokens.kept)
+    return clear_masked(energy.cumsum_(-1), tokens.kept)
 
 
 def less_baseline(
-    steps: Callable[..., Steps],
-    tensors: Sequence[Tensor | None],
+    returns: Float[Tensor, "B R"],
+    weights: Float[Tensor, "B R"],
+    kept: Bool[Tensor, "B R"],
+    first: Float[Tensor, "B"],
     group: Int64[Tensor, "B"],
     handle_zero_tail: bool,
-) -> tuple[Float[Tensor, "B R"], Float[Tensor, "B R"]]:
-    """Return advantages and returns: an advantage is the return less what the group has in the same column.
+) -> Float[Tensor, "B R"]:
+    """Subtract from each return `sum(G * W) / (sum(W) + 1e-8)` over the valid tokens of its group in its column.
 
-    The baseline is `sum(G * W) / (sum(W) + 1e-8)` over the group's valid tokens in the column. All large tensors are
-    gone through twice, in blocks: to add up the baselines, and to subtract them.
-
-    Args:
-        steps: what to compare, from some rows of the tensors.
-        tensors: what `steps` takes; the first is (B, R).
-        group: group ids.
-        handle_zero_tail: see `optimal_token_baseline`.
+    Returns and weights are 0 where `kept` is False; `first` is each row's return at its first valid token.
     """
-    mask = tensors[0]
-    assert mask is not None, "the first tensor is the mask"
     number = int(group.max()) + 1 if len(group) else 0
-    product, weight = torch.zeros(2, number, mask.shape[1], device=mask.device)
-
-    def add_up(rows: Tensor, of_row: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
-        returns, weights, kept, first = steps(rows, *others)
-        weight.index_add_(0, of_row, weights)
-        product.index_add_(0, of_row, weights.mul_(returns))
-        return returns, kept, first, token_counts(rows)
-
-    returns, kept, first, lengths = by_blocks(add_up, mask, group, *tensors[1:])
-    baseline = product.div_(weight.add_(WEIGHT_EPSILON))
+    lengths = token_counts(kept)
     silent = ~_has_signal(returns, kept, first, lengths > 0, group, number)
-    ends = _tails(lengths, group, number) if handle_zero_tail else torch.full_like(lengths, torch.inf)
-    column = torch.arange(mask.shape[1], device=mask.device)
-
-    def subtract(own: Tensor, valid: Tensor, of_row: Tensor, end: Tensor, quiet: Tensor) -> tuple[Tensor]:
-        compared = baseline.index_select(0, of_row)
-        alone = end.isfinite().nonzero().squeeze(1)
-        compared[alone] = clear_masked(compared[alone], column < end[alone].unsqueeze(-1))
-        advantages = clear_masked(torch.sub(own, compared, out=compared), valid)
-        return (advantages.index_fill_(0, quiet.nonzero().squeeze(1), 0.0),)
-
-    (advantages,) = by_blocks(subtract, returns, kept, group, ends, silent)
-    return advantages, returns
+    total = group_total(number, group, returns * weights)
+    baseline = total.div_(group_total(number, group, weights).add_(WEIGHT_EPSILON)).index_select(0, group)
+    if handle_zero_tail:
+        rows, ends = _tails(lengths, group, number)
+        column = torch.arange(returns.shape[1], device=returns.device)
+        baseline[rows] = clear_masked(baseline[rows], column < ends.unsqueeze(-1))
+    advantages = clear_masked(torch.sub(returns, baseline, out=baseline), kept)
+    advantages[silent] = 0.0
+    return advantages
 
 
-def _tails(lengths: Float64[Tensor, "B"], group: Int64[Tensor, "B"], number: int) -> Float64[Tensor, "B"]:
-    """Return the column from which each row is alone in its group: inf unless it is longer than all others."""
+def _tails(
+    lengths: Float64[Tensor, "B"], group: Int64[Tensor, "B"], number: int
+) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"]]:
+    """Return the rows that are longer than all others of their group, and the column from which each is alone."""
     longest = lengths == group_largest(number, group, lengths)[group]
     alone = longest & (group_total(number, group, longest.double()) == 1)[group]
-    second = group_largest(number, group, torch.where(longest, -torch.inf, lengths))[group]
-    return torch.where(alone, second.clamp(min=0), torch.inf)
+    second = group_largest(number, group, torch.where(longest, -torch.inf, lengths))
+    return alone.nonzero().squeeze(1), second[group][alone]
 
 
 def _has_signal(
@@ -155,12 +118,9 @@ def optimal_token_baseline(
 
     Source: the variance-optimal baseline of https://arxiv.org/abs/1301.2315, taken per token.
     """
-
-    def steps(mask: Tensor, rewards: Tensor, log_probs: Tensor, squares: Tensor, weights: Tensor | None) -> Steps:
-        tokens = find_valid(mask)
-        packed = tokens.rewards_to_go(rewards, 1.0)
-        variance = path_variance(log_probs, squares, tokens, weights)
-        return Steps(tokens.unpack(packed), variance, tokens.kept, packed[:, :1].sum(-1))
-
-    given = (response_mask, token_level_rewards, old_log_probs, sum_pi_squared, rollout_is_weights)
-    return less_baseline(steps, given, group, handle_zero_tail)
+    tokens = find_valid(response_mask)
+    packed = reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0)
+    returns, first = tokens.unpack(packed), packed[:, :1].sum(-1)
+    weights = path_variance(old_log_probs, sum_pi_squared, tokens, rollout_is_weights)
+    advantages = less_baseline(returns, weights, tokens.kept, first, group, handle_zero_tail)
+    return advantages.float(), returns.float()

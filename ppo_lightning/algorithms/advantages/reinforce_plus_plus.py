@@ -5,7 +5,6 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import Reduce, identity, whiten_cleared
-from ppo_lightning.algorithms.row_blocks import by_blocks
 from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
@@ -23,10 +22,6 @@ def reinforce_plus_plus(
 
     Source: https://arxiv.org/abs/2501.03262.
     """
-
-    def rows(mask: Tensor, rewards: Tensor) -> tuple[Tensor, ...]:
-        tokens = find_valid(mask)
-        return tokens.unpack(tokens.rewards_to_go(rewards, gamma)), tokens.kept
-
-    returns, kept = by_blocks(rows, response_mask, token_level_rewards)
-    return whiten_cleared(returns, kept, all_reduce).float(), returns.float()
+    tokens = find_valid(response_mask)
+    returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, gamma))
+    return whiten_cleared(returns, tokens.kept, all_reduce).float(), returns.float()

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.row_blocks import by_blocks
+from ppo_lightning.algorithms.masked import clear_masked
 from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
@@ -21,11 +21,7 @@ def remax(
 
     Source: https://arxiv.org/abs/2310.10505.
     """
-
-    def rows(mask: Tensor, rewards: Tensor, baselines: Tensor) -> tuple[Tensor, ...]:
-        tokens = find_valid(mask)
-        returns = tokens.unpack(tokens.rewards_to_go(rewards, 1.0))
-        return tokens.clear(returns - baselines.unsqueeze(-1)), returns
-
-    advantages, returns = by_blocks(rows, response_mask, token_level_rewards, reward_baselines)
+    tokens = find_valid(response_mask)
+    returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, 1.0))
+    advantages = clear_masked(returns - reward_baselines.unsqueeze(-1), tokens.kept)
     return advantages.float(), returns.float()

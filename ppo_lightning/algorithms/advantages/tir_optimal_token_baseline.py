@@ -4,9 +4,8 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.advantages.optimal_token_baseline import Steps, less_baseline, path_variance
-from ppo_lightning.algorithms.row_blocks import by_blocks
-from ppo_lightning.algorithms.valid_tokens import find_valid
+from ppo_lightning.algorithms.advantages.optimal_token_baseline import less_baseline, path_variance
+from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 
 @torch.no_grad()
@@ -23,17 +22,9 @@ def tir_optimal_token_baseline(
 
     Arguments, zero tail and groups without signal are as there.
     """
-
-    def steps(mask: Tensor, rewards: Tensor, log_probs: Tensor, squares: Tensor, weights: Tensor | None) -> Steps:
-        tokens = find_valid(mask)
-        returns = tokens.rewards_to_go(rewards, 1.0)
-        variance = tokens.pack(path_variance(log_probs, squares, tokens, weights))
-        return Steps(returns, variance, tokens.packed(), returns[:, :1].sum(-1))
-
-    def unpack(mask: Tensor, *packed: Tensor) -> tuple[Tensor, ...]:
-        tokens = find_valid(mask)
-        return tuple(tokens.unpack(values) for values in packed)
-
-    given = (response_mask, token_level_rewards, old_log_probs, sum_pi_squared, rollout_is_weights)
-    packed = less_baseline(steps, given, group, handle_zero_tail)
-    return packed if find_valid(response_mask).leading else by_blocks(unpack, response_mask, *packed)  # type: ignore[return-value]
+    tokens = find_valid(response_mask)
+    returns = reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0)
+    weights = tokens.pack(path_variance(old_log_probs, sum_pi_squared, tokens, rollout_is_weights))
+    first = returns[:, :1].sum(-1)
+    advantages = less_baseline(returns, weights, tokens.packed(), first, group, handle_zero_tail)
+    return tokens.unpack(advantages).float(), tokens.unpack(returns).float()
