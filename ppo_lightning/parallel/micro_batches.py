@@ -5,6 +5,7 @@ Legend: B rows of a rank's mini-batch, b rows of a micro-batch, P prompt width, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.fields import FIELDS
 
 EMPTY = np.zeros(0, dtype=np.int64)
+Cuts = dict[str | None, slice | EllipsisType]
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,8 @@ def micro_batches(
     longest = (np.maximum.reduceat(lengths[order], starts).clip(min=1).tolist() for lengths in (prompts, responses))
     for rows, start, end, prompt, right in zip(row_lists, starts.tolist(), ends.tolist(), *longest, strict=True):
         left = prompt_width - prompt
-        cuts = {"P": slice(left, None), "R": slice(None, right), "S": slice(left, prompt_width + right), None: ...}
+        sequence = slice(left, prompt_width + right)
+        cuts: Cuts = {"P": slice(left, None), "R": slice(None, right), "S": sequence, None: ...}
         trimmed = {key: value[start:end, cuts[axis[key]]] for key, value in values.items()}
         objects = {key: column[start:end] for key, column in ordered.non_tensor_batch.items()}
         yield MicroBatch(rows, DataProto(TensorDict(trimmed, [end - start]), objects, ordered.meta_info))
