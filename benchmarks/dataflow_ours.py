@@ -46,6 +46,18 @@ def estimator(name: str, options: dict[str, Any] = OPTIONS) -> Callable[[Size], 
     return make
 
 
+def read_by(name: str, size: Size) -> list[torch.Tensor]:
+    """Return the tensors that a case cannot do without reading; none where its time is not that of memory."""
+    from ppo_lightning.algorithms import ADVANTAGES
+
+    keys: tuple[str, ...] = ()
+    if name.startswith("advantages: "):
+        keys = ADVANTAGES[name.removeprefix("advantages: ").split(",")[0]].reads
+    elif name == "metrics of the batch":
+        keys = tuple(key for key in METRIC_KEYS if key not in ("prompts", "responses"))
+    return [torch.from_numpy(fields(size)[key]) for key in keys if key != "group"]
+
+
 def batch(size: Size, keys: tuple[str, ...]) -> Any:
     """Make a DataProto of some tensors and all columns."""
     from ppo_lightning.protocol.data_proto import DataProto

@@ -31,7 +31,10 @@ from ppo_lightning.parallel.micro_batches import micro_batches, restore, split_r
 from ppo_lightning.protocol.contract import check_fields  # noqa: E402
 from ppo_lightning.protocol.data_proto import DataProto  # noqa: E402
 from ppo_lightning.protocol.padding import group_ids, verify_convention  # noqa: E402
+from ppo_lightning.stages.actor_loss import ActorLoss  # noqa: E402
+from ppo_lightning.stages.critic_loss import CriticLoss  # noqa: E402
 from ppo_lightning.stages.forward import READ_BY_MODELS  # noqa: E402
+from ppo_lightning.stages.optimise import cut_minibatches  # noqa: E402
 
 STAGES, RANKS, MINIBATCHES, MICROBATCH = 9, 8, 4, 16
 Part = Iterator[tuple[str, Callable[[], Any]]]
@@ -57,7 +60,8 @@ class Step:
         forwards = 2 if self.critic else 1
         yield "log-probs and values", lambda: [self.forward() for _ in range(forwards)]
         yield "advantages", self.advantages
-        yield "mini- and micro-batches", lambda: [self.minibatches() for _ in range(forwards)]
+        losses = (ActorLoss, CriticLoss)[:forwards]
+        yield "mini- and micro-batches", lambda: [self.minibatches(loss) for loss in losses]
         yield "metrics", self.metrics
 
     def repeat(self) -> None:
@@ -81,11 +85,10 @@ class Step:
             found = grpo(rewards, mask, group_ids(self.batch), True)
         tensors["advantages"], tensors["returns"] = found
 
-    def minibatches(self) -> None:
-        """Cut one epoch into mini-batches and those into micro-batches."""
-        rows = np.random.default_rng(0).permutation(len(self.batch))
-        for part in np.split(rows, MINIBATCHES):
-            mini = self.batch.select_idxs(part).select()
+    def minibatches(self, loss: type[ActorLoss | CriticLoss]) -> None:
+        """Cut one epoch into mini-batches, in order, and those into micro-batches."""
+        rows = np.arange(len(self.batch))
+        for mini in cut_minibatches(self.batch, np.split(rows, MINIBATCHES), loss.reads):
             for _ in micro_batches(mini, split_rows(mini, MICROBATCH)):
                 pass
 

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from ppo_lightning.algorithms.masked import token_counts
+
 # float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
 LARGEST_POWER = 2.0**96
 
@@ -54,6 +56,15 @@ class ValidTokens:
         rows = (valid != rewards).any(-1)
         valid[rows] = _credit(rewards[rows], self.kept[rows], _columns(self.kept[rows]))
         return valid
+
+    def rewards_to_go(self, rewards: Float[Tensor, "B R"], gamma: float) -> Float[Tensor, "B R"]:
+        """Return packed discounted sums of the rewards from each valid token on, credited as in `pack_rewards`."""
+        if gamma == 1 and self.leading and rewards.numel():
+            last = (token_counts(self.kept).long() - 1).clamp(min=0).unsqueeze(1)
+            others = rewards.scatter(1, last, 0.0)
+            if all(extreme == 0 for extreme in others.aminmax()):  # one reward a row: every token has all of it to go
+                return torch.where(self.kept, rewards.gather(1, last), 0.0)
+        return reverse_scan(self.pack_rewards(rewards), gamma)
 
     def unpack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Move packed values back to their tokens; 0 under the mask. Packed values must be 0 after the last token."""

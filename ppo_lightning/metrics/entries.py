@@ -5,6 +5,7 @@ without a copy. On an accelerator the mask stays a mask, so that nothing waits.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -31,6 +32,13 @@ class Entries:
         else:
             self.kept = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.bool().to(values.device)
             self.values = values if values.is_floating_point() else values.double()
+
+    def map(self, function: Callable[..., Tensor], *others: "Entries") -> "Entries":
+        """Return what `function` makes, place by place, of these entries and those of others with the same mask."""
+        every = (self, *others)
+        if self.array is not None:
+            return Entries(function(*(torch.from_numpy(entries.array) for entries in every)), pick=True)
+        return Entries(function(*(entries.values for entries in every)), self.kept, pick=False)
 
     def count(self) -> Scalar:
         """Return how many entries there are."""

@@ -31,13 +31,14 @@ def mismatch_metrics(batch: DataProto, book: MetricBook) -> None:
     """
     tensors = without_padding(batch).tensors()
     mask = tensors["response_mask"].bool()
-    engine, trainer = (tensors[field].float().exp() for field in ("rollout_log_probs", "old_log_probs"))
-    diff = Entries((trainer - engine).abs(), mask)
+    names = ("rollout_log_probs", "old_log_probs")
+    engine, trainer = (Entries(tensors[name], mask).map(lambda logs: logs.float().exp()) for name in names)
+    diff = trainer.map(lambda one, other: (one - other).abs_(), engine)
     book.max(f"{PREFIX}_valid", mask.any().double())
     book.add(f"{PREFIX}_max", MaxValue, MaxValue.entries_row(diff))
     book.add(f"{PREFIX}_mean", MeanValue, MeanValue.entries_row(diff))
     book.add(f"{PREFIX}_std", StdValue, StdValue.row(diff))
-    book.add("training/rollout_actor_probs_pearson_corr", PearsonValue, PearsonValue.row(trainer, engine, mask))
+    book.add("training/rollout_actor_probs_pearson_corr", PearsonValue, PearsonValue.row(trainer, engine))
 
 
 def raise_alarm(metrics: dict[str, float | None], config: Config) -> None:

@@ -33,20 +33,21 @@ class MomentsValue(Value):
         second = first if y is x else y if isinstance(y, Entries) else Entries(y, *mask)
         if first.array is None or second.array is None:
             return moments(first.values.double(), second.values.double(), first.kept)
-        pieces = [torch.from_numpy(array).split(CHUNK) for array in (first.array, second.array)]
-        rows = [picked_moments(*piece) for piece in zip(*pieces, strict=True)]
+        pieces = torch.from_numpy(first.array).split(CHUNK)
+        others = pieces if second is first else torch.from_numpy(second.array).split(CHUNK)
+        rows = [picked_moments(*piece) for piece in zip(pieces, others, strict=True)]
         return cls.merge(torch.stack(rows)) if rows else cls.initial
 
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Merge K sets of pairs: centred moments gain what the distances between their means add."""
-        mean_x, mean_y, xx, xy, yy, count, bad = rows.unbind(1)
-        total = count.sum()
+        mean_x, mean_y, xx, xy, yy, count, bad = rows.unbind(-1)
+        total = count.sum(0)
         weight = total.clamp(min=1.0)
-        middle_x, middle_y = (count * mean_x).sum() / weight, (count * mean_y).sum() / weight
+        middle_x, middle_y = (count * mean_x).sum(0) / weight, (count * mean_y).sum(0) / weight
         dx, dy = mean_x - middle_x, mean_y - middle_y
-        sums = [(xx + count * dx * dx).sum(), (xy + count * dx * dy).sum(), (yy + count * dy * dy).sum()]
-        return torch.stack([middle_x, middle_y, *sums, total, bad.sum()])
+        sums = [(xx + count * dx * dx).sum(0), (xy + count * dx * dy).sum(0), (yy + count * dy * dy).sum(0)]
+        return torch.stack([middle_x, middle_y, *sums, total, bad.sum(0)], dim=-1)
 
 
 def moments(x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
@@ -61,14 +62,17 @@ def moments(x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
 
 
 def picked_moments(x: Tensor, y: Tensor) -> Tensor:
-    """Return the row of pairs that all count."""
+    """Return the row of pairs that all count; `y` may be `x` itself."""
     means, parts = [], []
-    for values in (x.double(), y.double()):
-        means.append(values.sum() / max(len(values), 1))
-        parts.append(values - means[-1])
-    xx, xy, yy = parts[0].dot(parts[0]), parts[0].dot(parts[1]), parts[1].dot(parts[1])
-    bad = 0 if (xx + yy).isfinite() else (~(x.isfinite() & y.isfinite())).sum()
-    return torch.stack([*means, xx, xy, yy, *(torch.tensor(n, dtype=torch.float64) for n in (len(x), int(bad)))])
+    for values in (x,) if y is x else (x, y):
+        exact = values.double()
+        means.append(float(exact.sum() / max(len(values), 1)))
+        parts.append(exact.sub_(means[-1]) if exact is not values else exact - means[-1])
+    first, second = parts[0], parts[-1]
+    xx = float(first.dot(first))
+    xy, yy = (xx, xx) if y is x else (float(first.dot(second)), float(second.dot(second)))
+    bad = 0 if math.isfinite(xx + yy) else int((~(x.isfinite() & y.isfinite())).sum())
+    return torch.tensor([means[0], means[-1], xx, xy, yy, len(x), bad], dtype=torch.float64)
 
 
 class StdValue(MomentsValue):

@@ -37,10 +37,9 @@ def common_device(tensors: Sequence[Tensor]) -> torch.device:
 
 def stack_rows(rows: Sequence[Row]) -> Tensor:
     """Return K rows as one float64 tensor (K, W), on the accelerator if any row is there."""
-    tensors = [row for row in rows if isinstance(row, Tensor)]
-    if not tensors:
-        return torch.tensor(rows, dtype=torch.float64)
-    device = common_device(tensors)
+    device = common_device([row for row in rows if isinstance(row, Tensor)])
+    if device.type == "cpu":  # one tensor of many numbers is made sooner than one of many tensors
+        return torch.tensor([row.tolist() if isinstance(row, Tensor) else row for row in rows], dtype=torch.float64)
     return torch.stack([torch.as_tensor(row, dtype=torch.float64, device=device) for row in rows])
 
 
@@ -77,7 +76,7 @@ class Value(Metric):
 
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
-        """Merge the rows (K, W) of K ranks or updates into one (W,)."""
+        """Merge the rows (K, ..., W) of K ranks or updates into one (..., W): for as many metrics at once as given."""
         return rows.sum(0)
 
     @classmethod
@@ -169,7 +168,7 @@ class MaxValue(Value):
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Take the largest of the first column (NaN wins), and add up the counts."""
-        return torch.cat([rows[:, :1].amax(0), rows[:, 1:].sum(0)])
+        return torch.cat([rows[..., :1].amax(0), rows[..., 1:].sum(0)], dim=-1)
 
     @classmethod
     def finish(cls, row: list[float]) -> float:
@@ -217,7 +216,8 @@ class LossValue(Value):
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Merge updates or ranks: sums and ranks add up, mini-batches are the same ones everywhere."""
-        return torch.stack([rows[:, 0].sum(), rows[:, 1].sum(), rows[:, 2].amax(), rows[:, 3].sum()])
+        total, ranks, minibatches, bad = rows.unbind(-1)
+        return torch.stack([total.sum(0), ranks.sum(0), minibatches.amax(0), bad.sum(0)], dim=-1)
 
     @classmethod
     def join(cls, rows: Tensor) -> Tensor:

@@ -127,9 +127,16 @@ class MetricBook:
         """Return ([(key, class)], all rows one after the other): one transfer from the device, however many keys."""
         if not self.kinds:
             return [], np.empty(0)
-        merged = [kind.merge(stack_rows(self._rows[key])) for key, kind in self.kinds.items()]
-        device = common_device(merged)
-        return list(self.kinds.items()), torch.cat([row.to(device) for row in merged]).cpu().numpy()
+        alike: dict[tuple[type[Value], int], list[str]] = {}
+        for key, kind in self.kinds.items():
+            alike.setdefault((kind, len(self._rows[key])), []).append(key)
+        merged: dict[str, Tensor] = {}
+        for (kind, updates), keys in alike.items():
+            rows = stack_rows([row for key in keys for row in self._rows[key]])
+            rows = rows.unflatten(0, (len(keys), updates)).transpose(0, 1)
+            merged |= zip(keys, kind.merge(rows), strict=True)
+        device = common_device(list(merged.values()))
+        return list(self.kinds.items()), torch.cat([merged[key].to(device) for key in self.kinds]).cpu().numpy()
 
 
 def agree_on_kinds(schemas: Iterable[Schema]) -> dict[str, type[Value]]:

@@ -34,7 +34,8 @@ class PureNoiseValue(Value):
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Add up powers and rows; keep the signal."""
-        return torch.stack([rows[:, 0].sum(), rows[:, 1].amax(), rows[:, 2].sum(), rows[:, 3].sum()])
+        powers, signal, count, bad = rows.unbind(-1)
+        return torch.stack([powers.sum(0), signal.amax(0), count.sum(0), bad.sum(0)], dim=-1)
 
     @classmethod
     def finish(cls, row: list[float]) -> float | None:

@@ -5,14 +5,19 @@ Legend: B rows of a rank's mini-batch, b rows of a micro-batch, P prompt width, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from ppo_lightning.errors import DataError
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.fields import FIELDS
+
+EMPTY = np.zeros(0, dtype=np.int64)
+Cuts = dict[str | None, slice | EllipsisType]
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,8 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Yield the rows of each list, trimmed: columns that are padding in all of them are dropped.
 
+    Rows are put into the order of the lists once; what is yielded are views of that copy.
+
     Prompts lose columns on the left, responses on the right, and at least one column of each stays. Which tensors have
     such columns is declared in `protocol.fields`; undeclared tensors keep their width.
 
@@ -128,19 +135,23 @@ def micro_batches(
     tensors = batch.tensors()
     response_width = tensors["responses"].shape[1]
     prompt_width = tensors["attention_mask"].shape[1] - response_width
+    if not row_lists:
+        return
     wanted = list(tensors) if keys is None else list(keys)
-    chosen = batch.select(wanted, None if keys is None else ())
-    values = chosen.tensors()
-    for rows in row_lists:
-        left = prompt_width - max(1, int(prompts[rows].max()))
-        right = max(1, int(responses[rows].max()))
-        cuts = {"P": slice(left, None), "R": slice(None, right), "S": slice(left, prompt_width + right)}
-        places = torch.from_numpy(rows)
-        trimmed = {
-            key: _trimmed(key, value, cuts).index_select(0, places.to(value.device)) for key, value in values.items()
-        }
-        objects = {key: column[rows] for key, column in chosen.non_tensor_batch.items()}
-        yield MicroBatch(rows, DataProto.from_dict(trimmed, objects, chosen.meta_info))
+    order = np.concatenate(row_lists)
+    ordered = batch.select(wanted, None if keys is None else ()).select_idxs(order)
+    values = ordered.tensors()
+    axis = {key: _cut_axis(key) for key in values}
+    ends = np.cumsum([len(rows) for rows in row_lists])
+    starts = np.concatenate([[0], ends[:-1]])
+    longest = (np.maximum.reduceat(lengths[order], starts).clip(min=1).tolist() for lengths in (prompts, responses))
+    for rows, start, end, prompt, right in zip(row_lists, starts.tolist(), ends.tolist(), *longest, strict=True):
+        left = prompt_width - prompt
+        sequence = slice(left, prompt_width + right)
+        cuts: Cuts = {"P": slice(left, None), "R": slice(None, right), "S": sequence, None: ...}
+        trimmed = {key: value[start:end, cuts[axis[key]]] for key, value in values.items()}
+        objects = {key: column[start:end] for key, column in ordered.non_tensor_batch.items()}
+        yield MicroBatch(rows, DataProto(TensorDict(trimmed, [end - start]), objects, ordered.meta_info))
 
 
 def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -> Tensor:
@@ -159,20 +170,21 @@ def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -
     """
     if not parts and not rows:
         return torch.zeros(0, width)
-    counts = np.bincount(np.concatenate([np.zeros(0, dtype=np.int64), *(part for part, _ in parts)]), minlength=rows)
+    order = np.concatenate([EMPTY, *(part for part, _ in parts)])
+    counts = np.bincount(order, minlength=rows)
     wrong = np.flatnonzero(counts != (np.arange(len(counts)) < rows))
     if wrong.size:
         row = int(wrong[0])
         raise DataError(f"micro-batches must hold each of {rows} rows once, got row {row} {int(counts[row])} times")
-    restored = parts[0][1].new_zeros(rows, width)
+    together, end = parts[0][1].new_zeros(rows, width), 0
     for part, values in parts:
         if values.ndim != 2 or len(values) != len(part) or values.shape[1] > width:
             raise DataError(f"values of {len(part)} rows must be at most {width} wide, got shape {tuple(values.shape)}")
-        restored[torch.from_numpy(part).to(values.device), : values.shape[1]] = values
-    return restored
+        start, end = end, end + len(part)
+        together[start:end, : values.shape[1]] = values
+    return torch.empty_like(together).index_copy_(0, torch.from_numpy(order).to(together.device), together)
 
 
-def _trimmed(key: str, value: Tensor, cuts: dict[str, slice]) -> Tensor:
-    if key not in FIELDS or len(FIELDS[key].axes) < 2:
-        return value
-    return value[:, cuts[FIELDS[key].axes[1]]]
+def _cut_axis(key: str) -> str | None:
+    """Return the name of a tensor's second axis, along which it is trimmed; None: it keeps its width."""
+    return FIELDS[key].axes[1] if key in FIELDS and len(FIELDS[key].axes) > 1 else None

@@ -28,6 +28,14 @@ class ActorLoss:
     """
 
     name = "actor"
+    reads = (
+        "advantages",
+        "old_log_probs",
+        "ref_log_prob",
+        "rollout_log_probs",
+        "rollout_is_weights",
+        "dataset_index",
+    )
 
     def __init__(self, context: StepContext, batch: DataProto) -> None:
         self.context, self.batch = context, batch

@@ -16,6 +16,7 @@ from ppo_lightning.stages import STAGES
 
 ANYWHERE = ("rm_scores",)
 """Counts at masked positions too: the score of an empty response lies on one, and its group is compared with it."""
+NAMES_A_ROW = ("uid", "sample_index")
 SHOWN = 8
 
 

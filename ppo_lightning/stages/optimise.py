@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,16 +13,17 @@ from ppo_lightning.parallel.gradients import average_gradients, total_norm
 from ppo_lightning.parallel.sharding import sum_gradients_at
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.finite import update_fault
-from ppo_lightning.stages.forward import Chunk, idle, micros
+from ppo_lightning.stages.finite import NAMES_A_ROW, update_fault
+from ppo_lightning.stages.forward import READ_BY_MODELS, Chunk, idle, micros
 from ppo_lightning.stages.spread import epoch_rows
 
 
 class Loss(Protocol):
-    """What is optimised: a model with its loss on one micro-batch."""
+    """What is optimised: a model with its loss on one micro-batch, and the tensors that the loss reads, if there."""
 
     name: str
     grad_clip: float
+    reads: tuple[str, ...]
 
     @property
     def model(self) -> nn.Module:
@@ -58,14 +60,32 @@ def optimise(batch: DataProto, context: StepContext, loss: Loss, last: bool = Tr
     """
     epochs = context.config.update.ppo_epochs
     for epoch in range(epochs):
-        part, minibatches = epoch_rows(batch, context, epoch)
-        # A batch of its own around the same tensors: what a loss adds to it is gone after the mini-batch.
-        minis = [(part if len(rows) == len(part) else part.select_idxs(rows)).select() for rows in minibatches]
+        minis = cut_minibatches(*epoch_rows(batch, context, epoch), loss.reads)
         for place, (mini, counts) in enumerate(zip(minis, global_counts(minis, context), strict=True), 1):
             if context.fault is None:
                 context.look()
                 _minibatch(mini, counts, context, loss, last and (epoch + 1, place) == (epochs, len(minis)))
     loss.finish()
+
+
+def cut_minibatches(batch: DataProto, row_lists: Sequence[np.ndarray], reads: Sequence[str]) -> list[DataProto]:
+    """Return the rows of each list with the tensors that models and a loss read, as far as they are there.
+
+    Each is a batch of its own: what a loss adds to it is gone after the mini-batch. Consecutive rows are not copied. A
+    mini-batch of all rows keeps the batch's order, in which a loss writes back what it measured.
+    """
+    tensors, columns = batch.tensors(), batch.non_tensor_batch
+    keys = [key for key in dict.fromkeys((*READ_BY_MODELS, *NAMES_A_ROW, *reads)) if key in tensors]
+    read = batch.select(keys, [key for key in NAMES_A_ROW if key in columns])
+    return [_take(read, rows) for rows in row_lists]
+
+
+def _take(batch: DataProto, rows: np.ndarray) -> DataProto:
+    if len(rows) == len(batch):
+        return batch.select()
+    first = int(rows[0]) if len(rows) else 0
+    consecutive = np.array_equal(rows, np.arange(first, first + len(rows)))
+    return batch[first : first + len(rows)] if consecutive else batch.select_idxs(rows)
 
 
 def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext, loss: Loss, last: bool) -> None:

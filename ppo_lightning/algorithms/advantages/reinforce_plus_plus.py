@@ -5,7 +5,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import Reduce, identity, whiten_cleared
-from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
+from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
 @torch.no_grad()
@@ -23,5 +23,5 @@ def reinforce_plus_plus(
     Source: https://arxiv.org/abs/2501.03262.
     """
     tokens = find_valid(response_mask)
-    returns = tokens.unpack(reverse_scan(tokens.pack_rewards(token_level_rewards), gamma))
+    returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, gamma))
     return whiten_cleared(returns, tokens.kept, all_reduce).float(), returns.float()

@@ -5,7 +5,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import clear_masked
-from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
+from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
 @torch.no_grad()
@@ -22,6 +22,6 @@ def remax(
     Source: https://arxiv.org/abs/2310.10505.
     """
     tokens = find_valid(response_mask)
-    returns = tokens.unpack(reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0))
+    returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, 1.0))
     advantages = clear_masked(returns - reward_baselines.unsqueeze(-1), tokens.kept)
     return advantages.float(), returns.float()

@@ -50,3 +50,45 @@ def test_scan_equals_a_loop(decay, width):
 def test_no_columns_and_no_rows():
     assert reverse_scan(torch.zeros(3, 0), 0.9).shape == (3, 0)
     assert find_valid(torch.zeros(0, 4)).pack(torch.zeros(0, 4)).shape == (0, 4)
+
+
+def test_one_reward_a_row_is_all_that_any_of_its_tokens_has_to_go():
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+    rewards = torch.tensor([[0, 0, 0.3, 0], [-2.0, 0, 0, 0], [0, 0, 0, 0.7], [5.0, 0, 0, 0]])
+    tokens = find_valid(mask)
+    third, last = rewards[0, 2].item(), rewards[2, 3].item()
+    expected = [[third] * 3 + [0], [-2, 0, 0, 0], [last] * 4, [0] * 4]  # the last row has nobody to credit
+    assert tokens.rewards_to_go(rewards, 1.0).tolist() == expected
+    assert torch.equal(tokens.rewards_to_go(rewards, 1.0), reverse_scan(tokens.pack_rewards(rewards), 1.0))
+
+
+CORNERS = {
+    "on the last token": ([1, 1, 1, 0], [0, 0, 2, 0], [2, 2, 2, 0]),
+    "on an earlier token too": ([1, 1, 1, 0], [1, 0, 2, 0], [3, 2, 2, 0]),
+    "on padding": ([1, 1, 0, 0], [0, 1, 0, 4], [5, 5, 0, 0]),
+    "on padding only": ([1, 1, 0, 0], [0, 0, 0, 4], [4, 4, 0, 0]),
+    "NaN on padding": ([1, 1, 0, 0], [0, 1, math.nan, 4], [5, 5, 0, 0]),
+    "opposite ones that add up to nothing": ([1, 1, 1, 0], [1, -1, 2, 0], [2, 1, 2, 0]),
+    "no valid token": ([0, 0, 0, 0], [3, 0, 0, 4], [0, 0, 0, 0]),
+    "between tool tokens": ([1, 0, 1, 0], [0, 4, 2, 0], [6, 2, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+def test_rewards_to_go_wherever_the_rewards_are(corner):
+    mask, rewards, expected = CORNERS[corner]
+    # A second row with one reward: what is short for one row must not be taken for all.
+    both = torch.tensor([rewards, [0, 0, 0, 1]], dtype=torch.float32)
+    found = find_valid(torch.tensor([mask, [1, 1, 1, 1]])).rewards_to_go(both, 1.0)
+    assert found.tolist() == [expected, [1, 1, 1, 1]]
+
+
+def test_discounted_rewards_are_no_less_to_go_because_there_is_one():
+    found = find_valid(torch.tensor([[1, 1, 1, 0]])).rewards_to_go(torch.tensor([[0, 0, 4.0, 0]]), 0.5)
+    assert found.tolist() == [[1, 2, 4, 0]]
+
+
+def test_a_nan_reward_stays_visible():
+    found = find_valid(torch.tensor([[1, 1, 0]])).rewards_to_go(torch.tensor([[0, math.nan, 0]]), 1.0)
+    assert found[0, :2].isnan().all()
+    assert found[0, 2] == 0
