@@ -28,7 +28,7 @@ class ActorLoss:
     """
 
     name = "actor"
-    reads = (
+    reads: tuple[str, ...] = (
         "advantages",
         "old_log_probs",
         "ref_log_prob",

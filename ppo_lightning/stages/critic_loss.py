@@ -14,7 +14,7 @@ class CriticLoss:
     """Clipped value loss; see `algorithms/value_loss.py`."""
 
     name = "critic"
-    reads = ("values", "returns")
+    reads: tuple[str, ...] = ("values", "returns")
 
     def __init__(self, context: StepContext) -> None:
         assert context.critic is not None, "the critic's loss needs a critic"
