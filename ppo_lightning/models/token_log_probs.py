@@ -4,6 +4,7 @@ Row i's response token t is predicted by the hidden state one position before it
 the sampling temperature (float64 where the model is).
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -197,12 +198,12 @@ def _rows(count: int, weight: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)] or [slice(0, 0)]
 
 
-def _tiles(rows: int, weight: Tensor, like: Tensor) -> Iterator[tuple[slice, tuple[Tensor, Tensor]]]:
+def _tiles(rows: int, weight: Tensor, like: Tensor) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
     """Yield the vocabulary in parts (a GPU takes it whole), each with two buffers (rows, width) like `like`."""
     vocabulary = len(weight)
     width = vocabulary if weight.is_cuda else min(vocabulary, max(1, TILE_ELEMENTS // max(rows, 1)))
     both = like.new_empty(2, rows * width)
     for start in range(0, vocabulary, width):
         columns = slice(start, min(start + width, vocabulary))
-        size = rows * (columns.stop - start)
-        yield columns, (both[0, :size].view(rows, -1), both[1, :size].view(rows, -1))
+        shape = rows, columns.stop - start
+        yield columns, tuple(buffer[: math.prod(shape)].view(shape) for buffer in both)

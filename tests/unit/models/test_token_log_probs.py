@@ -97,3 +97,11 @@ def test_sums_of_squared_probabilities(llama):
     log_prob, _, none = token_log_probs(llama, states, targets, 0.7)
     assert none is None
     assert log_prob.requires_grad
+
+
+def test_no_tokens_have_no_log_probs_and_a_gradient_of_zeros(llama):
+    states = torch.zeros(0, llama.config.hidden_size, requires_grad=True)
+    log_prob, entropy, _ = token_log_probs(llama, states, torch.zeros(0, dtype=torch.int64), 1.0, with_entropy=True)
+    (log_prob.sum() + entropy.sum()).backward()
+    assert log_prob.shape == entropy.shape == (0,)
+    assert float(llama.get_output_embeddings().weight.grad.abs().max()) == 0.0
