@@ -96,7 +96,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("vllm_importance_sampling_clip_max", "3.0", "rollout_correction.rollout_is_threshold"),
     Option("off_policy_mask_threshold", "None", "", "rollout_correction.rollout_rs by the k1 of a sequence is close"),
-    Option("use_liger_kernel", "False", "", "log-probs are computed in chunks here, always"),
+    Option("use_liger_kernel", "False", "", "log-probs are computed in tiles here, always"),
     Option("disable_dropout", "False", "", "log-probs are taken without dropout here"),
     Option("remove_unused_columns", "False", "", "every column reaches the reward function"),
     Option("model_init_kwargs", "None", "model.dtype, model.trust_remote_code"),
