@@ -14,6 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ppo_lightning.models.packing import alike, sees_all_positions
+from ppo_lightning.models.token_log_probs import at_least_float32
 
 
 class Responses:
@@ -78,7 +79,7 @@ class SharedLayer(DynamicLayer):
         rows = query.reshape(len(query), keys.shape[1], -1, query.shape[-1]) * scale
         to_prompt = (responses.by_prompt(rows) @ self.keys.mT).masked_fill_(hidden, -torch.inf)
         scores = torch.cat([responses.by_response(to_prompt), rows @ keys.mT], -1)
-        weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+        weights = scores.softmax(-1, dtype=at_least_float32(query)).to(query.dtype)
         of_prompt, of_own = weights.split([self.keys.shape[2], self.length], -1)
         out = responses.by_response(responses.by_prompt(of_prompt) @ self.values) + of_own @ values
         return out.reshape(len(query), 1, *query.shape[1::2])

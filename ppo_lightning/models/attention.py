@@ -1,8 +1,8 @@
 """The attention of our models: transformers' SDPA, with two ways that it lacks.
 
 A new token of each response attends through the cache, which holds the keys of a prompt once for all its responses
-(`engines/kv_cache.py`). Packed rows attend segment by segment, and
-the responses of a segment share the keys and values of their prompt.
+(`engines/kv_cache.py`). Packed rows attend segment by segment, and the responses of a segment share the keys and values
+of their prompt.
 """
 
 from collections.abc import Iterator, Sequence

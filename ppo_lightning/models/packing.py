@@ -1,8 +1,8 @@
 """Lay the rows of a micro-batch end to end, without padding, and compute each prompt once for all its responses.
 
-Rows of one prompt become one segment `prompt, r1, ..., rm` with a tree-shaped mask: positions restart behind the prompt
-for every response, and a response sees the prompt and itself only. Attention runs segment by segment, everything else
-over all tokens at once, so hidden states are those of the separate rows.
+Rows of one prompt become one segment `prompt, r1, ..., rm`: positions restart behind the prompt for every response, and
+a response sees the prompt and itself only. Attention runs segment by segment, everything else over all tokens at once,
+so hidden states are those of the separate rows.
 """
 
 from collections.abc import Sequence

@@ -66,11 +66,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Load:
-    """One micro-batch at its largest: tokens computed, response tokens among them, widths of its attention squares."""
+    """One micro-batch at its largest: tokens computed, response tokens among them, entries of its attention masks."""
 
     tokens: int
     responses: int
-    squares: float
+    masks: float
 
 
 def read_model(config: Config, path: str) -> Model:
@@ -122,11 +122,12 @@ def micro_batch(config: Config) -> Load:
     rows = min(config.update.sequences_per_microbatch, sequences_per_minibatch(config) // ranks(config) or 1)
     together = min(rows, n) if packs else 1
     row = prompt + together * response
+    mask = response * width if packs else width * width  # the responses of a packed prompt share one
     if config.update.tokens_per_microbatch is not None:
         count = max(1, config.update.tokens_per_microbatch // row)
-        return Load(config.update.tokens_per_microbatch, count * together * response, count * row * row)
+        return Load(config.update.tokens_per_microbatch, count * together * response, count * mask)
     count = -(-rows // together)
-    return Load(rows * response + count * prompt if packs else rows * width, rows * response, count * row * row)
+    return Load(rows * response + count * prompt if packs else rows * width, rows * response, count * mask)
 
 
 def _trained(name: str, model: Model, config: Config, shards: int) -> list[Part]:
@@ -168,9 +169,11 @@ def _pass(name: str, model: Model, load: Load, config: Config) -> list[Part]:
     """Return what a forward pass keeps for its backward, its attention masks, and what a pass without one holds."""
     checkpointing = config.model.gradient_checkpointing
     own = frozenset({f"update {name}"})
+    packs = config.update.share_prompts and config.rollout.rollouts_per_prompt > 1
+    layers = model.config.num_hidden_layers if packs and not checkpointing else 1  # each makes its own when packed
     parts = [
         Part(f"{name}: activations", model.activations.kept(load.tokens, checkpointing), own),
-        Part(f"{name}: attention masks", load.squares * (1 + _itemsize(config)), own),
+        Part(f"{name}: attention masks", layers * load.masks * (1 + _itemsize(config)), own),
     ]
     if name == "actor":
         parts.append(Part("forward passes", model.activations.passing(load.tokens), frozenset({"forward"})))
