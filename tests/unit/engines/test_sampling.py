@@ -78,3 +78,13 @@ def test_the_drawn_token_inverts_the_cumulative_distribution():
     assert bool((end - mass <= uniform + 1e-6).all())
     assert bool((uniform <= end + 1e-6).all())
     assert torch.allclose(log_prob.double(), mass.log(), atol=1e-5)
+
+
+def test_rounding_at_the_end_of_a_block_draws_no_impossible_token():
+    """The largest uniform: float32 sums of a block may lie above the float64 sum of its tokens."""
+    torch.manual_seed(0)
+    logits = torch.randn(2000, 256)
+    logits[:, 200:] = -torch.inf
+    token, log_prob = draw(logits, Sampling(1.0, 1), torch.full((2000,), 1 - 2.0**-53, dtype=torch.float64))
+    assert int(token.max()) < 200
+    assert bool(log_prob.isfinite().all())

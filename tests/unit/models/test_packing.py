@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
-from ppo_lightning.models import packing
+from ppo_lightning.models import attention, packing
 from ppo_lightning.models.packing import can_pack, pack, packed_states
 from ppo_lightning.models.token_log_probs import plain_states
 
@@ -78,3 +78,7 @@ def test_models_with_a_sliding_window_are_left_alone(llama):
         sliding_window=4,
     )
     assert not can_pack(MistralForCausalLM(config))
+
+
+def test_a_long_response_does_not_widen_the_short_ones():
+    assert list(attention._alike([3, 100, 50, 49, 0, 4])) == [[1, 2], [3], [5, 0], [4]]
