@@ -53,22 +53,23 @@ _BAND = ("clip_ratio_low", "clip_ratio_high")
 
 # A key of `options` is a key of the `actor` section if there is one, else of `actor.loss_options`.
 POLICY_LOSSES: dict[str, PolicyLoss] = {
-    "vanilla": PolicyLoss(f"{_LOSS}.ppo_clip:ppo_clip", (*_BAND, "clip_ratio_c")),
-    "gspo": PolicyLoss(f"{_LOSS}.gspo:gspo", _BAND),
-    "sapo": PolicyLoss(f"{_LOSS}.sapo:sapo", ("tau_pos", "tau_neg"), loss_agg_mode="seq-mean-token-mean"),
-    "gpg": PolicyLoss(f"{_LOSS}.gpg:gpg", ratio=False),
+    "vanilla": PolicyLoss(f"{_LOSS}.ppo_clip:ppo_clip", (*_BAND, "clip_ratio_c"), scales=True),
+    "gspo": PolicyLoss(f"{_LOSS}.gspo:gspo", _BAND, scales=True),
+    "sapo": PolicyLoss(f"{_LOSS}.sapo:sapo", ("tau_pos", "tau_neg"), loss_agg_mode="seq-mean-token-mean", scales=True),
+    "gpg": PolicyLoss(f"{_LOSS}.gpg:gpg", ratio=False, scales=True),
     "clip_cov": PolicyLoss(
         f"{_LOSS}.clip_cov:clip_cov",
         (*_BAND, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
         selection=f"{_LOSS}.clip_cov:selection",
+        scales=True,
     ),
     "kl_cov": PolicyLoss(
         f"{_LOSS}.kl_cov:kl_cov", ("kl_cov_ratio", "ppo_kl_coef"), selection=f"{_LOSS}.kl_cov:selection"
     ),
-    "geo_mean": PolicyLoss(f"{_LOSS}.geo_mean:geo_mean", _BAND, loss_agg_mode="seq-mean-token-mean"),
-    "cispo": PolicyLoss(f"{_LOSS}.cispo:cispo", _BAND),
-    "dppo_tv": PolicyLoss(f"{_LOSS}.dppo:dppo_tv", (*_BAND, "clip_ratio_c")),
-    "dppo_kl": PolicyLoss(f"{_LOSS}.dppo:dppo_kl", (*_BAND, "clip_ratio_c")),
+    "geo_mean": PolicyLoss(f"{_LOSS}.geo_mean:geo_mean", _BAND, loss_agg_mode="seq-mean-token-mean", scales=True),
+    "cispo": PolicyLoss(f"{_LOSS}.cispo:cispo", _BAND, scales=True),
+    "dppo_tv": PolicyLoss(f"{_LOSS}.dppo:dppo_tv", (*_BAND, "clip_ratio_c"), scales=True),
+    "dppo_kl": PolicyLoss(f"{_LOSS}.dppo:dppo_kl", (*_BAND, "clip_ratio_c"), scales=True),
     "dro": PolicyLoss(f"{_LOSS}.dro:dro", ("dro_beta",), required=("dro_beta",), ratio=False),
-    "reinforce": PolicyLoss(f"{_LOSS}.reinforce:reinforce", ratio=False),
+    "reinforce": PolicyLoss(f"{_LOSS}.reinforce:reinforce", ratio=False, scales=True),
 }

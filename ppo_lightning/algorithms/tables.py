@@ -53,6 +53,8 @@ class PolicyLoss:
         required: those of the options that have no default and must be in `actor.loss_options`.
         ratio: it holds the ratio of the policy to `old_log_prob`, so that in bypass mode it corrects for the engine by
             itself and must not be given importance weights as well.
+        scales: it is proportional to the advantages, so that tokens of advantage 0 have no gradient. A user's own loss
+            is not known to be.
     """
 
     path: str
@@ -61,6 +63,7 @@ class PolicyLoss:
     selection: str | None = None
     required: tuple[str, ...] = ()
     ratio: bool = True
+    scales: bool = False
 
 
 def resolve(path: str) -> Callable[..., Any]:

@@ -270,6 +270,12 @@ SECONDS = (
         "`update.tokens_per_microbatch` puts rows of similar length together; more rows per step make them more alike.",
     ),
     Guide(
+        ("perf/forward_only_rows",),
+        "Rows of the updates that were only run forward: their advantages are 0 and nothing else is in the loss.",
+        "The share of groups with equal rewards (`training/equal_score_groups`); 0 with an entropy bonus or a KL loss.",
+        "Near 1 a step is cheap and teaches nothing: other prompts, or `data.dynamic_sampling`.",
+    ),
+    Guide(
         ("perf/mfu/*",),
         "Share of the device's peak that the model's own operations reach.",
         "Training 0.2 to 0.5 on a GPU, a forward alone more.",

@@ -34,7 +34,7 @@ def mfu_metric(
     shape: DenseShape | None,
     peak: float | None,
     passes: float = 1.0,
-    frozen: bool = False,
+    trained: float = 1.0,
 ) -> None:
     """Write perf/mfu/<name>: the model's operations over what the devices could have done in these seconds.
 
@@ -49,11 +49,13 @@ def mfu_metric(
         shape: of the model, from `flops.dense_shape`.
         peak: FLOP/s of all devices of this rank, from `flops.device_peak`.
         passes: how often the stage went over the batch (PPO epochs).
-        frozen: the base weights are not trained (LoRA).
+        trained: share of the rows that had a backward pass.
     """
     if shape is None or peak is None:
         return
     prompt, response = lengths(without_padding(batch))
     rows, scored = (prompt + response).tolist(), int(response.sum())
-    once = forward_flops(shape, rows, scored) if name == "actor_infer" else training_flops(shape, rows, scored, frozen)
+    once = forward_flops(shape, rows, scored)
+    if name != "actor_infer":
+        once += trained * (training_flops(shape, rows, scored, frozen=shape.adapter_weights > 0) - once)
     book.mean(f"perf/mfu/{name}", once * passes, seconds * peak)

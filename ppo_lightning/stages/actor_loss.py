@@ -17,6 +17,7 @@ from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.correction import Bypass
 from ppo_lightning.stages.forward import Chunk, log_probs, without_grad
+from ppo_lightning.stages.forward_only import without_weight
 from ppo_lightning.stages.old_log_prob import log_entropy
 
 
@@ -44,6 +45,7 @@ class ActorLoss:
         self.temperature = batch.meta_info["temperature"]
         record = find_policy_loss(POLICY_LOSSES, self.config.actor.policy_loss)
         self.policy_loss, self.mode = resolve(record.path), record.loss_agg_mode or self.config.update.loss_agg_mode
+        self.scales = record.scales
         self.options = loss_arguments(self.policy_loss, self.config.actor)
         self.select = resolve(record.selection) if record.selection else None
         self.bypass = Bypass(context, record) if self.config.rollout_correction.bypass_mode else None
@@ -112,6 +114,11 @@ class ActorLoss:
             book.masked_mean(key, numerator, mask)
         book.loss("actor/loss", loss.detach())
         return loss
+
+    def weightless(self, mini: DataProto) -> Tensor:
+        """Mark the rows (B,) without a valid token or, where the policy loss is all there is, without an advantage."""
+        alone = self.config.actor.entropy_coeff == 0.0 and not self.config.actor.use_kl_loss
+        return without_weight(mini, by_advantage=alone and self.scales)
 
     def idle(self, micro: Chunk) -> Tensor:
         """Return a zero that depends on every parameter, from a micro-batch without valid tokens."""

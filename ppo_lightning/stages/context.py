@@ -51,6 +51,7 @@ class StepContext:
         draw_rows: takes the number of a further draw of this step, from 1, and returns its rows, ready for a rollout.
         epoch: passes over the training prompts before this step's draw.
         gradient_norms: of each optimizer step, by model name.
+        trained: of each optimizer step, by model name: the rows with a backward pass, and all.
         started: when the step began, on the performance counter.
     """
 
@@ -80,6 +81,7 @@ class StepContext:
     draw_rows: Callable[[int], DataProto] | None = None
     epoch: int = 0
     gradient_norms: dict[str, list[float]] = field(default_factory=dict)
+    trained: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
 
     @contextmanager

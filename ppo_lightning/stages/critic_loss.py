@@ -8,6 +8,7 @@ from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.forward import Chunk, values
+from ppo_lightning.stages.forward_only import without_weight
 
 
 class CriticLoss:
@@ -24,6 +25,10 @@ class CriticLoss:
     def prepare(self, mini: DataProto) -> bool:
         """Nothing is picked over the whole mini-batch; the mask is as it was."""
         return False
+
+    def weightless(self, mini: DataProto) -> Tensor:
+        """Mark the rows (B,) without a valid token."""
+        return without_weight(mini, by_advantage=False)
 
     def idle(self, micro: Chunk) -> Tensor:
         """Return a zero that depends on every parameter, from a micro-batch without valid tokens."""

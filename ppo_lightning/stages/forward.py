@@ -1,7 +1,7 @@
 """Run a model over a batch's rows in micro-batches, and put the results back in the batch's order and width."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -54,8 +54,15 @@ class Chunk:
         return self.computed if self.groups is not None else int(self.batch.batch["attention_mask"].sum())
 
 
-def micros(batch: DataProto, update: UpdateConfig, sharing: bool) -> Iterator[Chunk]:
-    """Cut a batch's rows into trimmed micro-batches as `update` says, of similar lengths, prompts together."""
+def micros(batch: DataProto, update: UpdateConfig, sharing: bool, rows: np.ndarray | None = None) -> Iterator[Chunk]:
+    """Cut a batch's rows, or some of them, into trimmed micro-batches as `update` says.
+
+    Rows of similar lengths and of one prompt are together.
+    """
+    if rows is not None and len(rows) < len(batch):
+        for chunk in micros(batch.select_idxs(rows), update, sharing):
+            yield replace(chunk, rows=rows[chunk.rows])
+        return
     if not sharing:
         for micro in micro_batches(
             batch, split_rows(batch, update.sequences_per_microbatch, update.tokens_per_microbatch)

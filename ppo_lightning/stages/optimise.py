@@ -1,6 +1,6 @@
 """The loop that actor and critic share: PPO epochs, mini-batches, micro-batches, one optimizer step per mini-batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.finite import NAMES_A_ROW, update_fault
 from ppo_lightning.stages.forward import READ_BY_MODELS, Chunk, idle, micros
+from ppo_lightning.stages.forward_only import apart
 from ppo_lightning.stages.spread import epoch_rows
 
 
@@ -34,6 +35,9 @@ class Loss(Protocol):
 
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return the micro-batch's share of the mini-batch loss."""
+
+    def weightless(self, mini: DataProto) -> Tensor:
+        """Mark the rows (B,) whose part of the loss is constant: there is nothing to learn from them."""
 
     def idle(self, micro: Chunk) -> Tensor:
         """Return a zero that depends on every parameter, from a micro-batch without valid tokens."""
@@ -96,23 +100,50 @@ def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext,
             context.book.sum("training/empty_minibatches", 1.0)
         return
     book = MetricBook()
-    chunks = list(micros(mini, context.config.update, context.sharing))
-    passes = context.ranks.most(len(chunks)) if context.ranks.sharded else len(chunks)
-    losses: list[tuple[Chunk, Tensor]] = []
-    for number in range(passes):
-        sum_gradients_at(loss.model, last=number == passes - 1)
-        if number < len(chunks):
-            value = loss(chunks[number], counts, book)
-            losses.append((chunks[number], value.detach()))
-            context.backward(value)
-            book.mean("perf/padding_ratio", chunks[number].computed, chunks[number].needed)
-        else:
-            context.backward(loss.idle(idle(mini, context.config.update, context.sharing)))
+    forward_only, trained = apart(mini, loss.weightless(mini))
+
+    def value_of(micro: Chunk) -> Tensor:
+        return loss(micro, counts, book)
+
+    with torch.no_grad():
+        forward = _passes(mini, forward_only, context, loss, value_of)
+    backward = _passes(mini, trained, context, loss, value_of, context.backward)
+    losses = forward + backward
+    for micro, _ in losses:
+        book.mean("perf/padding_ratio", micro.computed, micro.needed)
+    book.mean("perf/forward_only_rows", len(forward_only), len(mini))
+    context.trained.setdefault(loss.name, []).append((len(trained), len(mini)))
     loss.close(mini)
     if not context.ranks.sharded:  # a sharded model's gradients are averaged in its last backward pass
         average_gradients(loss.model.parameters(), context.ranks)
     _step(context, loss, book, losses, last)
     context.book.update(book)
+
+
+def _passes(
+    mini: DataProto,
+    rows: np.ndarray,
+    context: StepContext,
+    loss: Loss,
+    value_of: Callable[[Chunk], Tensor],
+    backward: Callable[[Tensor], None] | None = None,
+) -> list[tuple[Chunk, Tensor]]:
+    """Run rows of a mini-batch through a loss in micro-batches; return each with its value.
+
+    With a sharded model every rank takes part in every pass, and the last backward pass averages the gradient.
+    """
+    update, sharing = context.config.update, context.sharing
+    chunks = list(micros(mini, update, sharing, rows))
+    passes = context.ranks.most(len(chunks)) if context.ranks.sharded else len(chunks)
+    values: list[tuple[Chunk, Tensor]] = []
+    for number in range(passes):
+        sum_gradients_at(loss.model, last=number == passes - 1)
+        value = value_of(chunks[number]) if number < len(chunks) else loss.idle(idle(mini, update, sharing))
+        if backward is not None:
+            backward(value)
+        if number < len(chunks):
+            values.append((chunks[number], value.detach()))
+    return values
 
 
 def global_counts(minis: Sequence[DataProto], context: StepContext) -> list[LossCounts | None]:

@@ -11,7 +11,7 @@ from ppo_lightning.metrics.mismatch import mismatch_metrics
 from ppo_lightning.metrics.throughput import mfu_metric, throughput_metrics
 from ppo_lightning.metrics.timing import timing_metrics
 from ppo_lightning.metrics.variance import variance_metrics
-from ppo_lightning.models.lora import adapter_size, has_adapter
+from ppo_lightning.models.lora import adapter_size
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.samples import DATA_COLUMNS
 from ppo_lightning.stages import corrects_rollout
@@ -51,7 +51,7 @@ def _utilisation(batch: DataProto, context: StepContext) -> None:
     if weight.device.type != "cuda":
         return
     peak = device_peak(torch.cuda.get_device_name(weight.device), str(weight.dtype).removeprefix("torch."))
-    epochs, frozen = context.config.update.ppo_epochs, has_adapter(context.actor)
+    epochs = context.config.update.ppo_epochs
     actor = dense_shape(context.actor.config, adapter_weights=adapter_size(context.actor))
     stages = [("actor_infer", "old_log_prob", actor, 1), ("actor", "update_actor", actor, epochs)]
     if context.critic is not None:
@@ -59,4 +59,5 @@ def _utilisation(batch: DataProto, context: StepContext) -> None:
         stages.append(("critic", "update_critic", critic, epochs))
     for name, timer, shape, passes in stages:
         if timer in context.seconds:
-            mfu_metric(batch, name, context.seconds[timer], context.book, shape, peak, passes, frozen)
+            rows, of_rows = map(sum, zip(*context.trained.get(name, [(0, 1)]), strict=True))
+            mfu_metric(batch, name, context.seconds[timer], context.book, shape, peak, passes, rows / of_rows)

@@ -3,6 +3,7 @@
 import importlib
 import math
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -15,7 +16,7 @@ from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.stages import STAGES
+from ppo_lightning.stages import STAGES, forward
 from ppo_lightning.stages.context import StepContext
 
 PROMPTS, LENGTHS = (5, 5, 3, 3), (1, 2, 3, 6)
@@ -196,3 +197,62 @@ def test_pitfall_9_selections_do_not_depend_on_the_split(step_on):
     four, second, _ = step_on(make_batch(), *options, "update.sequences_per_microbatch=1")
     assert distance(four["actor"][0], one["actor"][0]) < 1e-6
     assert second["actor/pg_loss"] == pytest.approx(first["actor/pg_loss"], rel=1e-6)
+
+
+EQUAL = (1.0, 1.0, 0.5, -1.0)  # the first prompt's responses teach nothing
+
+
+def all_backward(monkeypatch):
+    """Have every row trained on."""
+    monkeypatch.setattr("ppo_lightning.stages.optimise.apart", lambda mini, _: (np.arange(0), np.arange(len(mini))))
+
+
+@pytest.mark.parametrize("sharing", ["true", "false"])
+@pytest.mark.parametrize("loss", ["vanilla", "gspo", "cispo", "clip_cov", "kl_cov"])
+def test_groups_without_advantage_are_run_forward_only(step_on, monkeypatch, loss, sharing):
+    """The gradient is that of all rows, metrics and old log-probs too; what has a penalty beside is trained on."""
+    options = ["algorithm.adv_estimator=grpo", f"actor.policy_loss={loss}", f"update.share_prompts={sharing}"]
+    options += ["update.sequences_per_microbatch=1", "rollout_correction.bypass_mode=true"]
+    calls = []
+    monkeypatch.setattr("ppo_lightning.stages.optimise.micros", counted_micros(calls))
+    found, numbers, _ = step_on(make_batch(scores=EQUAL), *options)
+    assert calls == ([0, 4] if loss == "kl_cov" else [2, 2])
+    all_backward(monkeypatch)
+    expected, wanted, _ = step_on(make_batch(scores=EQUAL), *options)
+    assert expected["actor"][0].norm() > 0
+    assert distance(found["actor"][0], expected["actor"][0]) < 1e-12
+    assert numbers == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+def counted_micros(calls):
+    def micros(mini, update, sharing, rows):
+        calls.append(len(rows))
+        return forward.micros(mini, update, sharing, rows)
+
+    return micros
+
+
+@pytest.mark.parametrize("extra", [["actor.entropy_coeff=0.01"], ["actor.use_kl_loss=true", "actor.kl_loss_type=kl"]])
+def test_what_else_is_in_the_loss_is_trained_on(step_on, monkeypatch, extra):
+    """Negative control: leaving out rows whose entropy or KL is in the loss would change the gradient."""
+    options = ["algorithm.adv_estimator=grpo", *extra]
+    found, _, _ = step_on(make_batch(scores=EQUAL), *options)
+    with monkeypatch.context() as patch:
+        patch.setattr("ppo_lightning.stages.actor_loss.without_weight", lambda mini, by_advantage: no_advantage(mini))
+        wrong, _, _ = step_on(make_batch(scores=EQUAL), *options)
+    all_backward(monkeypatch)
+    expected, _, _ = step_on(make_batch(scores=EQUAL), *options)
+    assert distance(found["actor"][0], expected["actor"][0]) < 1e-12
+    assert distance(wrong["actor"][0], expected["actor"][0]) > 1e-6
+
+
+def no_advantage(mini):
+    return (mini.batch["advantages"] == 0).all(-1)
+
+
+def test_a_step_without_any_advantage_leaves_gradients_of_0(step_on, monkeypatch):
+    """Not None: the optimizer goes on with its momentum, as it does when all rows are trained on."""
+    seen = []
+    monkeypatch.setattr(Recorder, "step", lambda self: seen.append({p.grad is None for p in self.model.parameters()}))
+    step_on(make_batch(scores=(1.0, 1.0, 0.0, 0.0)), "algorithm.adv_estimator=grpo")
+    assert seen == [{False}]

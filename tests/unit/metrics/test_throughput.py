@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from ppo_lightning.metrics.flops import DenseShape
@@ -62,6 +64,15 @@ def test_mfu_is_absent_where_something_is_not_known(make_batch, shape, peak):
 def test_pitfall_59_lora_does_not_compute_the_gradient_of_base_weights(make_batch):
     full, lora = MetricBook(), MetricBook()
     mfu_metric(make_batch([5]), "actor", 1.0, full, SHAPE, peak=1.0)
-    mfu_metric(make_batch([5]), "actor", 1.0, lora, SHAPE, peak=1.0, frozen=True)
+    mfu_metric(make_batch([5]), "actor", 1.0, lora, replace(SHAPE, adapter_weights=1), peak=1.0)
     gap = full.compute()["perf/mfu/actor"] - lora.compute()["perf/mfu/actor"]
-    assert gap == 2 * (100 * 7 + 10 * 5)
+    assert gap == 2 * (100 * 7 + 10 * 5) - 3 * 2 * 7  # less what the adapter's own weight costs
+
+
+def test_mfu_counts_backward_passes_that_were_run(make_batch):
+    """Half of the rows trained on: a forward pass of all, a backward pass of half of them."""
+    books = MetricBook(), MetricBook()
+    for book, trained in zip(books, (1.0, 0.5), strict=True):
+        mfu_metric(make_batch([5]), "actor", 1.0, book, SHAPE, peak=1e4, trained=trained)
+    whole, half = (book.compute()["perf/mfu/actor"] for book in books)
+    assert half == pytest.approx(whole * 2 / 3)

@@ -154,3 +154,16 @@ def test_pitfall_07_means_over_the_data_not_over_parts(losses):
     numerators = [losses.call("vanilla", part)[1]["actor/ppo_kl"] for part in parts]
     assert sum(part.sum().item() for part in numerators) / 10 == pytest.approx(0.1)
     assert sum(part.mean().item() for part in numerators) / 2 == pytest.approx(0.5)  # the fault
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_says_which_losses_have_no_gradient_without_an_advantage(name, losses):
+    """Rows are only run forward by it; the others (kl_cov, dro) hold a penalty that does not depend on advantages."""
+    tokens = losses.random_tokens()
+    tokens["log_prob"].requires_grad_()
+    tokens["advantages"][1::2] = 0.0
+    loss, _ = losses.call(name, tokens, selection=tokens["response_mask"].bool() if name == "kl_cov" else None)
+    loss[tokens["response_mask"].bool()].sum().backward()
+    still = tokens["log_prob"].grad[1::2]
+    assert (still.abs().sum() == 0) == POLICY_LOSSES[name].scales
+    assert tokens["log_prob"].grad[::2].abs().sum() > 0
