@@ -5,7 +5,8 @@
 The same model in float32, the same chat prompts in the same order, 8 prompts x 8 rollouts, GRPO without a reference,
 one optimizer step per rollout, responses of one length (the end token is ignored; --real-lengths: it ends them). Each
 trainer runs in a process of its own with the same number of threads; while one takes a step the other waits, without
-spinning. The first step of each is not counted. --engine vllm takes vLLM in ours.
+spinning. The first step of each is not counted. --engine vllm takes vLLM in ours. Groups of equal rewards cost ours a
+forward pass only; with --scores spread no two responses are worth the same, so that there is none.
 """
 
 import argparse
@@ -60,15 +61,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--real-lengths", action="store_true")
     parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    parser.add_argument("--scores", choices=("right", "spread"), default="spread", help="right: the answer decides")
     parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo", help="ppo: with critic and reference")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = vars(args) | {"folder": folder, "model": str(Path(args.model).resolve())}
+        work |= {"lr": 1e-6, "shuffle": False, "seed": 1}
         environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "OMP_WAIT_POLICY": "passive"}
-        commands = {"ours": [sys.executable, str(HERE / "step_ours.py"), json.dumps(work)]}
-        if args.peer:
-            commands["TRL"] = [args.peer, str(HERE / "step_trl.py"), json.dumps(work)]
-        workers = {name: Worker(made, environment, Path(folder) / f"{name}.log") for name, made in commands.items()}
+        workers = start(work, args.peer, environment)
         for worker in workers.values():
             worker.step()
         steps: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
@@ -81,11 +81,20 @@ def main() -> None:
     table(args, steps)
 
 
+def start(work: dict[str, Any], peer: str | None, environment: dict[str, str]) -> dict[str, Worker]:
+    """Start ours and, if its Python is given, TRL on the same work."""
+    commands = {"ours": [sys.executable, str(HERE / "step_ours.py"), json.dumps(work)]}
+    if peer:
+        commands["TRL"] = [peer, str(HERE / "step_trl.py"), json.dumps(work)]
+    return {name: Worker(made, environment, Path(work["folder"]) / f"{name}.log") for name, made in commands.items()}
+
+
 def table(args: argparse.Namespace, steps: dict[str, list[dict[str, Any]]]) -> None:
     """Print medians by phase, and the ratio of whole steps with its spread over rounds."""
     lengths = "real lengths" if args.real_lengths else "fixed lengths"
     print(
-        f"{args.algorithm}, {args.prompts} prompts x {args.rollouts}, R = {args.response} ({lengths}), float32, "
+        f"{args.algorithm}, {args.prompts} prompts x {args.rollouts}, R = {args.response} ({lengths}), scores: "
+        f"{args.scores}, float32, "
         f"{args.threads} threads, {args.engine}, median of {args.rounds} alternating steps"
     )
     print(f"| trainer | {' | '.join(PHASES)} | step, s | tokens/s | peak GiB |\n|{'---|' * (len(PHASES) + 4)}")

@@ -1,10 +1,11 @@
-"""TRL's side of benchmarks/step.py: a GRPOTrainer that takes one step for every line on stdin; needs trl only."""
+"""TRL's side of benchmarks/step.py and learning.py: a GRPOTrainer that takes one step for every line on stdin; needs trl only."""
 
 import json
 import re
 import resource
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,24 @@ def right(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     return [float(bool(numbers) and numbers[-1] == wanted) for numbers, wanted in zip(found, answer, strict=True)]
 
 
+def spread(completions: list[Any], **_: Any) -> list[float]:
+    """Score a response by its text: two that differ are hardly ever worth the same."""
+    return [zlib.crc32(completion[0]["content"].encode()) / 2**32 for completion in completions]
+
+
 class Timed(GRPOTrainer):
     """GRPOTrainer with clocks around its phases."""
 
     seconds: dict[str, float]
-    generated = 0
+    generated, score = 0, 0.0
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         return self._clock("generate", super()._generate, *args, **kwargs)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        return self._clock("score", super()._calculate_rewards, *args, **kwargs)
+        rewards = self._clock("score", super()._calculate_rewards, *args, **kwargs)
+        self.score = float(rewards.mean())
+        return rewards
 
     def _generate_and_score_completions(self, *args: Any, **kwargs: Any) -> Any:
         before = sum(self.seconds.values())
@@ -78,6 +86,7 @@ class OnDemand(TrainerCallback):
         phases["other"] = seconds - sum(phases.values())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         figures = {"step_s": seconds, "phases": phases, "tokens": self.trainer.generated, "peak_gib": peak}
+        figures["score"] = self.trainer.score
         print(json.dumps(figures), flush=True)
         self.wait()
 
@@ -105,10 +114,12 @@ def main() -> None:
         max_completion_length=work["response"],
         temperature=1.0,
         beta=0.0,
-        learning_rate=1e-6,
+        learning_rate=work["lr"],
+        weight_decay=0.01,
         lr_scheduler_type="constant",
         generation_kwargs=fixed,
-        shuffle_dataset=False,
+        shuffle_dataset=work["shuffle"],
+        seed=work["seed"],
         max_steps=1000,
         save_strategy="no",
         report_to=[],
@@ -124,7 +135,7 @@ def main() -> None:
     trainer = Timed(
         model=AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(work["model"]),
-        reward_funcs=right,
+        reward_funcs={"right": right, "spread": spread}[work["scores"]],
         args=config,
         train_dataset=Dataset.from_list(rows),
         callbacks=[on_demand],

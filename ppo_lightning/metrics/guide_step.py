@@ -273,7 +273,7 @@ SECONDS = (
         ("perf/forward_only_rows",),
         "Rows of the updates that were only run forward: their advantages are 0 and nothing else is in the loss.",
         "The share of groups with equal rewards (`training/equal_score_groups`); 0 with an entropy bonus or a KL loss.",
-        "Near 1 a step is cheap and teaches nothing: other prompts, or `data.dynamic_sampling`.",
+        "Near 1 a step is cheap and teaches nothing: other prompts, or `algorithm.filter_groups`.",
     ),
     Guide(
         ("perf/mfu/*",),

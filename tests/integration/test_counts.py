@@ -1,16 +1,24 @@
 """What a step costs, in counts that do not depend on the machine: forward passes, tokens computed, optimizer steps."""
 
 from collections import Counter
+from pathlib import Path
 
 import lightning as L
 import pytest
+import torch
 
+FILES = Path(__file__).parent / "files"
+UNLIKE = [f"reward.path={FILES / 'rank_rewards.py'}"]  # no two responses to a prompt are worth the same
+ALIKE = [f"reward.path={FILES / 'equal_rewards.py'}"]
 ON_POLICY = ["algorithm.adv_estimator=grpo", "update.sequences_per_minibatch=null"]
 OFF = ["data.val=null", "checkpoint.every_steps=0", "trainer.steps=1", "rollout.ignore_eos=true"]
 
 
 class Forwards(L.Callback):
-    """Counts the calls of the actor's decoder by stage, and the tokens it computes: rows x width."""
+    """Counts the calls of the actor's decoder by stage, and the tokens it computes: rows x width.
+
+    `other` are all but the rollout's, `trained` those of them that a backward pass may follow.
+    """
 
     def on_fit_start(self, trainer, pl_module):
         self.calls, self.tokens, self.sequences = Counter(), Counter(), Counter()
@@ -21,6 +29,8 @@ class Forwards(L.Callback):
         self.calls[stage] += 1
         self.tokens[stage] += keywords["input_ids"].numel()
         self.sequences[stage] += len(keywords["input_ids"])
+        if torch.is_grad_enabled():
+            self.tokens["trained"] += keywords["input_ids"].numel()
 
 
 def counted(run, *overrides, name="run"):
@@ -33,7 +43,7 @@ def counted(run, *overrides, name="run"):
 
 def test_an_on_policy_step_runs_each_token_once_forward(run, lines):
     """One prefill of the different prompts, one call per further token, and one pass per micro-batch in the update."""
-    forwards, batch, folder = counted(run, *ON_POLICY, "update.sequences_per_microbatch=8")
+    forwards, batch, folder = counted(run, *ON_POLICY, *UNLIKE, "update.sequences_per_microbatch=8")
     mask, responses = batch.batch["attention_mask"], batch.batch["response_mask"]
     rows, width = responses.shape
     prompts = mask[:, :-width].sum(-1)
@@ -42,7 +52,19 @@ def test_an_on_policy_step_runs_each_token_once_forward(run, lines):
     assert forwards.sequences["generate"] == len(first) + rows * (width - 1)
     assert forwards.calls["other"] == -(-rows // 8)
     assert forwards.tokens["other"] == int(prompts[first].sum() + responses.sum())  # a prompt once, no padding
+    assert forwards.tokens["trained"] == forwards.tokens["other"]
     assert lines(folder)[-1]["perf/padding_ratio"] == 1.0
+    assert lines(folder)[-1]["perf/forward_only_rows"] == 0.0
+
+
+def test_groups_of_equal_rewards_cost_a_forward_pass(run, lines):
+    """Of one row, the shortest, the backward pass is run as well: its gradient is 0."""
+    forwards, batch, folder = counted(run, *ON_POLICY, *ALIKE, "update.sequences_per_microbatch=8")
+    rows = len(batch)
+    assert float(batch.batch["advantages"].abs().max()) == 0.0
+    assert forwards.tokens["trained"] == int(batch.batch["attention_mask"].sum(-1).min())
+    assert lines(folder)[-1]["perf/forward_only_rows"] == (rows - 1) / rows
+    assert lines(folder)[-1]["actor/grad_norm"] == 0.0
 
 
 def test_the_counts_see_what_they_are_to_guard(run):
