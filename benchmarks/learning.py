@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning --model MODEL_FOLDER --peer PYTHON_WITH_TRL [--seeds 1 2 3] [--plot OUT.png]
 
-Each trainer runs in a process of its own and takes a step while the other waits; a clock counts the seconds of one's own
+Each trainer runs in a process of its own and takes a step while the other waits; a clock counts the seconds of its own
 steps, the first included. A seed ends when both have reached the target: the mean score of three steps in a row.
 Validation and checkpoints are off in both. Prompts are drawn from the same rows in each trainer's own order.
 """
@@ -106,9 +106,8 @@ def reached(curve: Curve, target: float) -> float | None:
 
 def table(curves: dict[str, dict[str, Curve]], target: float) -> None:
     """Print the seconds and steps to the target by seed, and the median of the ratios."""
-    print(
-        f"mean score of {WINDOW} steps >= {target}\n| seed | trainer | steps | seconds | s / step |\n|---|---|---|---|---|"
-    )
+    print(f"mean score of {WINDOW} steps >= {target}")
+    print("| seed | trainer | steps | seconds | s / step |\n|---|---|---|---|---|")
     ratios = []
     for seed, both in curves.items():
         for name, curve in both.items():

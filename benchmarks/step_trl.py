@@ -1,4 +1,4 @@
-"""TRL's side of benchmarks/step.py and learning.py: a GRPOTrainer that takes one step for every line on stdin; needs trl only."""
+"""TRL's side of benchmarks/step.py and learning.py: a GRPOTrainer that steps for every line on stdin; needs trl."""
 
 import json
 import re
