@@ -97,8 +97,7 @@ def less_baseline(compared: Compared, group: Int64[Tensor, "B"], handle_zero_tai
         shared = column < ends[rows][alone].unsqueeze(-1)
         baseline[alone] = torch.where(shared, baseline[alone], 0.0)
         clear_masked(torch.sub(returns[rows], baseline, out=advantages[rows]), compared.bits[rows])
-    advantages[silent] = 0.0
-    return advantages
+    return advantages.index_fill_(0, silent.nonzero().squeeze(1), 0.0)
 
 
 def _tails(lengths: Float64[Tensor, "B"], group: Int64[Tensor, "B"], number: int) -> Float64[Tensor, "B"]:
