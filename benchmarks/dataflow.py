@@ -2,8 +2,9 @@
 
 Ours runs in this process, verl's in one of the oracle's environment (tests/parity/make_oracle.sh), in turn, on as many
 threads each; the table shows medians, with one thread of processor time, which counts no waiting for other programs,
-with more of wall time. Ratios carry over to other machines, milliseconds do not. `floor` is the time of memory alone: every tensor that the case has to read is
-added up once and every tensor that it returns is filled once; verl / floor is what no code could exceed.
+with more of wall time. Ratios carry over to other machines, milliseconds do not. `floor` is the time of memory alone:
+every tensor that the case has to read is added up once and every tensor that it returns is filled once; verl / floor
+is what no code could exceed that reads and writes all of that.
 """
 
 import argparse

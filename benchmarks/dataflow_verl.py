@@ -110,6 +110,13 @@ def repeat(size: Size) -> Call:
     return lambda: data.repeat(size.rollouts, interleave=True)
 
 
+def repeat_strings(size: Size) -> Call:
+    """Time the same without the column of dicts."""
+    data = batch(Size(size.rows // size.rollouts, size.tokens, 1), ("prompts",))
+    data.pop(non_tensor_batch_keys=["extra_info"])
+    return lambda: data.repeat(size.rollouts, interleave=True)
+
+
 CASES: dict[str, Callable[[Size], Call]] = {
     **{f"advantages: {name}": estimator(name) for name in ESTIMATORS},
     "advantages: gae, gamma 0.99, lam 0.95": estimator("gae", DISCOUNTED),
@@ -120,6 +127,7 @@ CASES: dict[str, Callable[[Size], Call]] = {
     "union": union,
     "chunk(8)": chunk,
     "repeat(n)": repeat,
+    "repeat(n), without dicts": repeat_strings,
 }
 
 

@@ -82,9 +82,7 @@ def find_valid(bits: Int[Tensor, "B R"]) -> ValidTokens:
     return ValidTokens(bits, _columns(kept) if scattered else None)
 
 
-def rewards_to_go(
-    rewards: Float[Tensor, "B R"], bits: Int[Tensor, "B R"], gamma: float
-) -> Float[Tensor, "B R"]:
+def rewards_to_go(rewards: Float[Tensor, "B R"], bits: Int[Tensor, "B R"], gamma: float) -> Float[Tensor, "B R"]:
     """Return discounted sums of the rewards from each valid token on, 0 under the mask, whose bits these are."""
     returns = torch.empty_like(rewards)
     for rows in row_blocks(bits):

@@ -119,7 +119,7 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Yield the rows of each list, trimmed: columns that are padding in all of them are dropped.
 
-    Only what is left is copied, when its turn comes: a micro-batch's memory is small enough to be used again by the next.
+    Only what is left is copied, when its turn comes, into memory that is small enough to be used again by the next.
 
     Prompts lose columns on the left, responses on the right, and at least one column of each stays. Which tensors have
     such columns is declared in `protocol.fields`; undeclared tensors keep their width.
@@ -137,7 +137,7 @@ def micro_batches(
         return
     values = tensors if keys is None else batch.select(keys, ()).tensors()
     columns = batch.non_tensor_batch if keys is None else {}
-    axis = {key: _cut_axis(key) for key in values}
+    axis = {key: _cut_axis(key) or "" for key in values}
     ends = np.cumsum([len(rows) for rows in row_lists])
     starts, order = np.concatenate([[0], ends[:-1]]), np.concatenate(row_lists)
     longest = (np.maximum.reduceat(lengths[order], starts).clip(min=1).tolist() for lengths in (prompts, responses))
