@@ -82,8 +82,9 @@ def _scale(variance: Float[Tensor, ""]) -> Float[Tensor, ""]:
 
 
 def row_blocks(values: Shaped[Tensor, "B *shape"]) -> Iterator[slice]:
-    """Yield slices of rows, in order, each with so few entries that several tensors of them fit into a core's cache."""
-    rows = max(1, BLOCK_ENTRIES * len(values) // max(1, values.numel()))
+    """Yield slices of rows, in order, each with so few entries that some tensors of them fit into a CPU's cache."""
+    entries = BLOCK_ENTRIES if values.device.type == "cpu" else max(1, values.numel())
+    rows = max(1, entries * len(values) // max(1, values.numel()))
     return (slice(start, start + rows) for start in range(0, len(values), rows))
 
 
