@@ -63,9 +63,9 @@ class ValidTokens:
         """Return packed discounted sums of the rewards from each valid token on, credited as in `pack_rewards`."""
         if gamma == 1 and self.leading and rewards.numel():
             last = (token_counts(self.bits).long() - 1).clamp(min=0).unsqueeze(1)
-            others = rewards.scatter(1, last, 0.0)
-            if all(extreme == 0 for extreme in others.aminmax()):  # one reward a row: every token has all of it to go
-                return kept_or_zero(rewards.gather(1, last), self.bits)
+            final = rewards.gather(1, last)
+            if final.count_nonzero() == rewards.count_nonzero():  # one a row, at its end: every token has it to go
+                return kept_or_zero(final, self.bits)
         return reverse_scan(self.pack_rewards(rewards), gamma)
 
     def unpack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:

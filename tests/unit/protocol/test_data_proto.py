@@ -263,6 +263,14 @@ def test_only_what_can_change_is_copied(objects, copied):
     assert marks == lists, "each list was changed once, and no other row saw it"
 
 
+def test_messages_of_a_repeated_prompt_are_copied_too():
+    prompts = [[{"role": "user", "content": "1 + 1"}], [{"role": "user", "content": "2 + 2"}]]
+    repeated = DataProto.from_dict(None, {"raw_prompt": prompts}).repeat(2).non_tensor_batch["raw_prompt"]
+    repeated[0][0]["content"] = "changed"
+    assert [messages[0]["content"] for messages in repeated] == ["changed", "1 + 1", "2 + 2", "2 + 2"]
+    assert prompts[0][0]["content"] == "1 + 1"
+
+
 def _parts(value):
     return [value, *value] if isinstance(value, tuple) else [value, *value.values()] if type(value) is dict else [value]
 
