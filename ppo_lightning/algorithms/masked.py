@@ -55,7 +55,7 @@ def masked_mean(
 def _centre(
     cleared: Float[Tensor, "B *shape"], bits: Int[Tensor, "B *shape"], all_reduce: Reduce
 ) -> tuple[Float[Tensor, "B *shape"], Float[Tensor, ""]]:
-    """Subtract the mean, in place, and return the sample variance too; values are and stay 0 under the mask.
+    """Return values less their mean, and their sample variance; values are and stay 0 under the mask.
 
     Two passes, two collectives: the variance of nearly equal values must not drown in the square of their mean. For
     the same reason the float64 mean is subtracted in two parts of the values' own precision.
@@ -64,11 +64,11 @@ def _centre(
     mean = total / count.clamp(min=1)
     coarse = mean.to(cleared.dtype)
     fine = (mean - coarse).to(cleared.dtype)
-    squares = torch.zeros_like(total)
+    centred, squares = torch.empty_like(cleared), torch.zeros_like(total)
     for rows in row_blocks(cleared):
-        block = clear_masked(cleared[rows].sub_(coarse).sub_(fine), bits[rows])
+        block = clear_masked(torch.sub(cleared[rows], coarse, out=centred[rows]).sub_(fine), bits[rows])
         squares += torch.linalg.vector_norm(block, dim=-1).double().square().sum()
-    return cleared, _variance(all_reduce(squares), count, mean)
+    return centred, _variance(all_reduce(squares), count, mean)
 
 
 def _variance(squares: Float[Tensor, ""], count: Float[Tensor, ""], mean: Float[Tensor, ""]) -> Float[Tensor, ""]:
@@ -146,7 +146,7 @@ def whiten(
 def whiten_cleared(
     values: Float[Tensor, "B *shape"], bits: Int[Tensor, "B *shape"], all_reduce: Reduce = identity
 ) -> Float[Tensor, "B *shape"]:
-    """Do what `whiten` does, in place, with values that are 0 under the mask already."""
+    """Do what `whiten` does with values that are 0 under the mask already."""
     centred, variance = _centre(values, bits, all_reduce)
     return centred.mul_(_scale(variance).to(values.dtype))
 

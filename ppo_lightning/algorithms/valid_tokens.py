@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import kept_or_zero, row_blocks, token_counts
+from ppo_lightning.algorithms.masked import kept_or_zero, token_counts
 
 # float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
 LARGEST_POWER = 2.0**96
@@ -64,7 +64,8 @@ class ValidTokens:
         if gamma == 1 and self.leading and rewards.numel():
             last = (token_counts(self.bits).long() - 1).clamp(min=0).unsqueeze(1)
             final = rewards.gather(1, last)
-            if final.count_nonzero() == rewards.count_nonzero():  # one a row, at its end: every token has it to go
+            written, at_end = (part.view(torch.int32).count_nonzero() for part in (rewards, final))
+            if written == at_end:  # one reward a row, and at its end: every token has it to go
                 return kept_or_zero(final, self.bits)
         return reverse_scan(self.pack_rewards(rewards), gamma)
 
@@ -80,15 +81,6 @@ def find_valid(bits: Int[Tensor, "B R"]) -> ValidTokens:
     kept = bits.bool()
     scattered = (kept[:, 1:] > kept[:, :-1]).view(torch.uint8).any()
     return ValidTokens(bits, _columns(kept) if scattered else None)
-
-
-def rewards_to_go(rewards: Float[Tensor, "B R"], bits: Int[Tensor, "B R"], gamma: float) -> Float[Tensor, "B R"]:
-    """Return discounted sums of the rewards from each valid token on, 0 under the mask, whose bits these are."""
-    returns = torch.empty_like(rewards)
-    for rows in row_blocks(bits):
-        tokens = find_valid(bits[rows])
-        returns[rows] = tokens.unpack(tokens.rewards_to_go(rewards[rows], gamma))
-    return returns
 
 
 def reverse_scan(values: Float[Tensor, "B R"], decay: float) -> Float[Tensor, "B R"]:

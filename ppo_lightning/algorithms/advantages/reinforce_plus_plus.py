@@ -5,7 +5,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import Reduce, identity, keep_bits, whiten_cleared
-from ppo_lightning.algorithms.valid_tokens import rewards_to_go
+from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
 @torch.no_grad()
@@ -22,6 +22,6 @@ def reinforce_plus_plus(
 
     Source: https://arxiv.org/abs/2501.03262.
     """
-    bits = keep_bits(response_mask)
-    returns = rewards_to_go(token_level_rewards, bits, gamma)
-    return whiten_cleared(returns.clone(), bits, all_reduce), returns
+    tokens = find_valid(keep_bits(response_mask))
+    returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, gamma))
+    return whiten_cleared(returns, tokens.bits, all_reduce), returns

@@ -5,7 +5,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import clear_masked, keep_bits
-from ppo_lightning.algorithms.valid_tokens import rewards_to_go
+from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
 @torch.no_grad()
@@ -21,6 +21,6 @@ def remax(
 
     Source: https://arxiv.org/abs/2310.10505.
     """
-    bits = keep_bits(response_mask)
-    returns = rewards_to_go(token_level_rewards, bits, 1.0)
-    return clear_masked(returns - reward_baselines.float().unsqueeze(-1), bits), returns
+    tokens = find_valid(keep_bits(response_mask))
+    returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, 1.0))
+    return clear_masked(returns - reward_baselines.float().unsqueeze(-1), tokens.bits), returns
