@@ -1,9 +1,10 @@
 """Time data-flow code against verl: python benchmarks/dataflow.py --oracle .venv-verl/bin/python.
 
-Ours runs in this process, verl's in one of the oracle's environment (tests/parity/make_oracle.sh), in turn, on one
-thread each; the table shows medians of processor time, which counts no waiting for other programs. Ratios carry over
-to other machines, milliseconds do not. `floor` is the time of memory alone: every tensor that the case has to read is
-added up once and every tensor that it returns is filled once; verl / floor is what no code could exceed.
+Ours runs in this process, verl's in one of the oracle's environment (tests/parity/make_oracle.sh), in turn, on as many
+threads each; the table shows medians, with one thread of processor time, which counts no waiting for other programs,
+with more of wall time. Ratios carry over to other machines, milliseconds do not. `floor` is the time of memory alone:
+every tensor that the case has to read is added up once and every tensor that it returns is filled once; verl / floor
+is what no code could exceed that reads and writes all of that.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from dataflow_inputs import Size, fields  # noqa: E402
+from dataflow_inputs import Size, clock, fields  # noqa: E402
 from dataflow_ours import CASES, read_by  # noqa: E402
 
 SLOW_SECONDS = 5.0  # a call that takes longer is timed once
@@ -42,8 +42,9 @@ SLOW_SECONDS = 5.0  # a call that takes longer is timed once
 class Oracle:
     """A worker process that times verl's calls."""
 
-    def __init__(self, python: str, size: Size) -> None:
-        command = [python, str(HERE / "dataflow_verl.py"), *map(str, (size.rows, size.tokens, size.rollouts))]
+    def __init__(self, python: str, size: Size, threads: int) -> None:
+        numbers = (threads, size.rows, size.tokens, size.rollouts)
+        command = [python, str(HERE / "dataflow_verl.py"), *map(str, numbers)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -59,9 +60,10 @@ class Oracle:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    start = time.process_time()
+    now = clock(torch.get_num_threads())
+    start = now()
     call()
-    return time.process_time() - start
+    return now() - start
 
 
 def difference(name: str, call: Callable[[], Any], oracle: Oracle, size: Size) -> str:
@@ -113,12 +115,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024, help="R")
     parser.add_argument("--rollouts", type=int, default=8, help="n")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1, help="PyTorch's threads, on both sides")
     parser.add_argument("--only", default="", help="run cases whose name contains this")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     size = Size(options.rows, options.tokens, options.rollouts)
-    oracle = Oracle(options.oracle, size)
-    print(f"B = {size.rows}, R = {size.tokens}, n = {size.rollouts}, one thread, medians of {options.repeats}")
+    oracle = Oracle(options.oracle, size, options.threads)
+    shape = f"B = {size.rows}, R = {size.tokens}, n = {size.rollouts}"
+    print(f"{shape}, threads: {options.threads}, medians of {options.repeats}")
     heads = (
         f"{'ours ms':>8s} {'verl ms':>8s} {'verl/ours':>9s} {'floor ms':>8s} {'verl/floor':>10s} {'difference':>10s}"
     )

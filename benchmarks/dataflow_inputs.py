@@ -1,5 +1,7 @@
 """What both sides of the data-flow benchmark work on: one large batch, made from a seed with numpy only."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,6 +17,11 @@ class Size:
     rows: int
     tokens: int
     rollouts: int
+
+
+def clock(threads: int) -> Callable[[], float]:
+    """Return the clock to measure with: processor time would count the seconds of several threads together."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 @cache

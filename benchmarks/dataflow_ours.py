@@ -122,9 +122,16 @@ def chunk(size: Size) -> Call:
 
 
 def repeat(size: Size) -> Call:
-    """Time repeating prompt rows n times."""
+    """Time repeating prompt rows n times; verl's rows share their dicts, ours own them."""
     prompts = Size(size.rows // size.rollouts, size.tokens, 1)
     data = batch(prompts, ("prompts",))
+    return lambda: data.repeat(size.rollouts, interleave=True)
+
+
+def repeat_strings(size: Size) -> Call:
+    """Time the same without the column of dicts."""
+    data = batch(Size(size.rows // size.rollouts, size.tokens, 1), ("prompts",))
+    data.pop(non_tensor_batch_keys=["extra_info"])
     return lambda: data.repeat(size.rollouts, interleave=True)
 
 
@@ -138,4 +145,5 @@ CASES: dict[str, Callable[[Size], Call]] = {
     "union": union,
     "chunk(8)": chunk,
     "repeat(n)": repeat,
+    "repeat(n), without dicts": repeat_strings,
 }

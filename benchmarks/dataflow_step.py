@@ -46,6 +46,7 @@ class Step:
     def __init__(self, size: Size, critic: bool) -> None:
         self.size, self.critic = size, critic
         self.given = {key: torch.from_numpy(value.copy()) for key, value in _rollout(size).items()}
+        self.given["token_level_rewards"] = self.given["token_level_scores"]  # as without a KL penalty in the reward
         small = Size(size.rows // size.rollouts, size.tokens, 1)
         self.prompts = DataProto.from_dict(None, columns(small))
         self.batch = self.prompts
@@ -105,7 +106,7 @@ class Step:
 def _rollout(size: Size) -> dict[str, np.ndarray]:
     """Make what the rollout and the models wrote, as wide as the table of fields says."""
     data = fields(size)
-    names = ("token_level_rewards", "token_level_scores", "values", "response_mask", "attention_mask", "prompts")
+    names = ("token_level_scores", "values", "response_mask", "attention_mask", "prompts")
     made = {name: data[name] for name in (*names, "responses", "old_log_probs")}
     ids = np.concatenate([data["prompts"], data["responses"]], axis=1)
     positions = np.clip(data["attention_mask"].cumsum(1) - 1, 0, PROMPT_TOKENS + size.tokens)

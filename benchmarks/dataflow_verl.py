@@ -6,14 +6,13 @@ It reads one JSON request per line, {"case": name}, and answers {"seconds": s} f
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from dataflow_inputs import Size, columns, fields, validation
+from dataflow_inputs import Size, clock, columns, fields, validation
 from dataflow_ours import DISCOUNTED, ESTIMATORS, METRIC_KEYS, OPTIONS
 
 Call = Callable[[], Any]
@@ -111,6 +110,13 @@ def repeat(size: Size) -> Call:
     return lambda: data.repeat(size.rollouts, interleave=True)
 
 
+def repeat_strings(size: Size) -> Call:
+    """Time the same without the column of dicts."""
+    data = batch(Size(size.rows // size.rollouts, size.tokens, 1), ("prompts",))
+    data.pop(non_tensor_batch_keys=["extra_info"])
+    return lambda: data.repeat(size.rollouts, interleave=True)
+
+
 CASES: dict[str, Callable[[Size], Call]] = {
     **{f"advantages: {name}": estimator(name) for name in ESTIMATORS},
     "advantages: gae, gamma 0.99, lam 0.95": estimator("gae", DISCOUNTED),
@@ -121,6 +127,7 @@ CASES: dict[str, Callable[[Size], Call]] = {
     "union": union,
     "chunk(8)": chunk,
     "repeat(n)": repeat,
+    "repeat(n), without dicts": repeat_strings,
 }
 
 
@@ -131,9 +138,10 @@ def answer(request: dict[str, str], calls: dict[str, Call], size: Size) -> dict[
         if name not in calls:
             calls.clear()
             calls[name] = CASES[name](size)
-        start = time.process_time()
+        now = clock(torch.get_num_threads())
+        start = now()
         result = calls[name]()
-        seconds = time.process_time() - start
+        seconds = now() - start
     except (ImportError, KeyError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     if "save" in request:
@@ -142,10 +150,11 @@ def answer(request: dict[str, str], calls: dict[str, Call], size: Size) -> dict[
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    threads, *shape = map(int, sys.argv[1:])
+    torch.set_num_threads(threads)
     replies, sys.stdout = sys.stdout, sys.stderr
     shared: dict[str, Call] = {}
-    size = Size(*map(int, sys.argv[1:]))
+    size = Size(*shape)
     for line in sys.stdin:
         replies.write(json.dumps(answer(json.loads(line), shared, size)) + "\n")
         replies.flush()

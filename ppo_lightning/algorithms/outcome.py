@@ -4,7 +4,16 @@ import torch
 from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import Reduce, exact_sums, identity, token_counts, whiten_rows
+from ppo_lightning.algorithms.masked import (
+    Reduce,
+    exact_sums,
+    identity,
+    keep_bits,
+    kept_or_zero,
+    row_blocks,
+    token_counts,
+    whiten_rows,
+)
 
 
 def row_scores(rewards: Float[Tensor, "B R"], response_mask: Shaped[Tensor, "B R"]) -> Float64[Tensor, "B"]:
@@ -26,7 +35,17 @@ def spread(
     advantages: Float64[Tensor, "B"], response_mask: Shaped[Tensor, "B R"]
 ) -> tuple[Float[Tensor, "B R"], Float[Tensor, "B R"]]:
     """Give every valid token its row's advantage, and return that as advantages and as returns: one tensor, twice."""
-    tokens = torch.where(response_mask.bool(), advantages.float().unsqueeze(-1), 0.0)
+    given = advantages.float().unsqueeze(-1)
+    rows = given.squeeze(-1).nonzero().squeeze(-1)
+    if 2 * len(rows) < len(given):  # of most rows, which get nothing, the mask need not be read
+        tokens = torch.zeros(response_mask.shape, device=given.device)
+        tokens.index_copy_(0, rows, kept_or_zero(given[rows], keep_bits(response_mask[rows])))
+        return tokens, tokens
+    tokens = torch.empty(response_mask.shape, device=given.device)
+    bits = given.view(torch.int32)
+    for block in row_blocks(tokens):
+        # As `keep_bits` and `kept_or_zero`, with the result as the only memory that is written.
+        tokens[block].view(torch.int32).copy_(response_mask[block]).neg_().bitwise_and_(bits[block])
     return tokens, tokens
 
 

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import token_counts
+from ppo_lightning.algorithms.masked import kept_or_zero, token_counts
 
 # float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
 LARGEST_POWER = 2.0**96
@@ -18,13 +18,13 @@ class ValidTokens:
     """Where the valid tokens of a batch are, and where they go when each row's are moved to its head.
 
     Attributes:
-        kept: True at valid tokens (B, R).
+        bits: `keep_bits` of the mask, for float32.
         column: the column a token moves to (B, R): for a valid token its number among the row's valid tokens, for a
             masked one that of the last valid token before it, -1 before the first. None when the valid tokens of
             every row already lead it, as they do in a right-padded batch.
     """
 
-    kept: Bool[Tensor, "B R"]
+    bits: Int[Tensor, "B R"]
     column: Int64[Tensor, "B R"] | None
 
     @property
@@ -34,12 +34,12 @@ class ValidTokens:
 
     def pack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Move the values of valid tokens to the head of their rows and fill with 0; other values are not read."""
-        valid = torch.where(self.kept, values, 0.0)
+        valid = kept_or_zero(values, self.bits)
         return valid if self.column is None else _add_at(self.column, valid)
 
-    def packed(self) -> Bool[Tensor, "B R"]:
-        """Return where valid tokens are after the move: at the head of each row."""
-        return self.kept if self.column is None else self.kept.sort(-1, descending=True).values
+    def packed(self) -> Int[Tensor, "B R"]:
+        """Return `bits` after the move: set at the head of each row."""
+        return self.bits if self.column is None else self.bits.sort(-1).values
 
     def pack_rewards(self, rewards: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Do the same with rewards, and credit a reward on a masked token to the last valid token before it.
@@ -49,36 +49,38 @@ class ValidTokens:
         of a row with no valid token, is dropped. A NaN under the mask is no reward.
         """
         if self.column is not None:
-            return _credit(rewards, self.kept, self.column)
-        valid = torch.where(self.kept, rewards, 0.0)
-        if torch.equal(valid, rewards):
+            return _credit(rewards, self.bits.bool(), self.column)
+        valid = kept_or_zero(rewards, self.bits)
+        # PyTorch looks through bytes thirteen times faster than through integers or booleans on a CPU.
+        if not (valid.view(torch.int32) ^ rewards.view(torch.int32)).view(torch.uint8).any():
             return valid
         rows = (valid != rewards).any(-1)
-        valid[rows] = _credit(rewards[rows], self.kept[rows], _columns(self.kept[rows]))
+        kept = self.bits[rows].bool()
+        valid[rows] = _credit(rewards[rows], kept, _columns(kept))
         return valid
 
     def rewards_to_go(self, rewards: Float[Tensor, "B R"], gamma: float) -> Float[Tensor, "B R"]:
         """Return packed discounted sums of the rewards from each valid token on, credited as in `pack_rewards`."""
         if gamma == 1 and self.leading and rewards.numel():
-            last = (token_counts(self.kept).long() - 1).clamp(min=0).unsqueeze(1)
-            others = rewards.scatter(1, last, 0.0)
-            if all(extreme == 0 for extreme in others.aminmax()):  # one reward a row: every token has all of it to go
-                return torch.where(self.kept, rewards.gather(1, last), 0.0)
+            last = (token_counts(self.bits).long() - 1).clamp(min=0).unsqueeze(1)
+            final = rewards.gather(1, last)
+            written, at_end = (part.view(torch.int32).count_nonzero() for part in (rewards, final))
+            if written == at_end:  # one reward a row, and at its end: every token has it to go
+                return kept_or_zero(final, self.bits)
         return reverse_scan(self.pack_rewards(rewards), gamma)
 
     def unpack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
         """Move packed values back to their tokens; 0 under the mask. Packed values must be 0 after the last token."""
         if self.column is None:
             return values
-        return torch.where(self.kept, values.gather(1, self.column.clamp(min=0)), 0.0)
+        return kept_or_zero(values.gather(1, self.column.clamp(min=0)), self.bits)
 
 
-def find_valid(response_mask: Shaped[Tensor, "B R"]) -> ValidTokens:
-    """Locate the valid tokens of a batch."""
-    kept = response_mask.bool()
-    # PyTorch looks through bytes thirty times faster than through booleans on a CPU.
+def find_valid(bits: Int[Tensor, "B R"]) -> ValidTokens:
+    """Locate the valid tokens of a batch, or of some of its rows, from the `keep_bits` of its mask."""
+    kept = bits.bool()
     scattered = (kept[:, 1:] > kept[:, :-1]).view(torch.uint8).any()
-    return ValidTokens(kept, _columns(kept) if scattered else None)
+    return ValidTokens(bits, _columns(kept) if scattered else None)
 
 
 def reverse_scan(values: Float[Tensor, "B R"], decay: float) -> Float[Tensor, "B R"]:

@@ -50,11 +50,16 @@ def data_metrics(
     tensors = batch.tensors()
     prompt, response = lengths(batch)
     given = response > 0
-    for key, field in (("critic/score", "token_level_scores"), ("critic/rewards", "token_level_rewards")):
-        book.spread(key, row_sum(tensors[field]), given)
+    scores, rewards = tensors["token_level_scores"], tensors["token_level_rewards"]
+    totals = row_sum(scores)
+    book.spread("critic/score", totals, given)
+    book.spread("critic/rewards", totals if rewards is scores else row_sum(rewards), given)
     mask = tensors["response_mask"].bool()
     fields = ("advantages", "returns", "values") if use_critic else ("advantages", "returns")
-    entries = {field: Entries(tensors[field], mask) for field in fields}
+    entries = {field: Entries(tensors[field], mask) for field in fields if field != "returns"}
+    # Estimators of one number a row return one tensor as both.
+    alike = tensors["returns"] is tensors["advantages"]
+    entries["returns"] = entries["advantages"] if alike else Entries(tensors["returns"], mask)
     for field in fields:
         book.spread(f"critic/{field}", entries[field])
     if use_critic:

@@ -36,18 +36,16 @@ class MomentsValue(Value):
         pieces = torch.from_numpy(first.array).split(CHUNK)
         others = pieces if second is first else torch.from_numpy(second.array).split(CHUNK)
         rows = [picked_moments(*piece) for piece in zip(pieces, others, strict=True)]
-        return cls.merge(torch.stack(rows)) if rows else cls.initial
+        return cls.merge(torch.stack(rows)) if len(rows) > 1 else rows[0]
 
     @classmethod
     def merge(cls, rows: Tensor) -> Tensor:
         """Merge K sets of pairs: centred moments gain what the distances between their means add."""
-        mean_x, mean_y, xx, xy, yy, count, bad = rows.unbind(-1)
-        total = count.sum(0)
-        weight = total.clamp(min=1.0)
-        middle_x, middle_y = (count * mean_x).sum(0) / weight, (count * mean_y).sum(0) / weight
-        dx, dy = mean_x - middle_x, mean_y - middle_y
-        sums = [(xx + count * dx * dx).sum(0), (xy + count * dx * dy).sum(0), (yy + count * dy * dy).sum(0)]
-        return torch.stack([middle_x, middle_y, *sums, total, bad.sum(0)], dim=-1)
+        means, squares, count = rows[..., :2], rows[..., 2:5], rows[..., 5:6]
+        middle = (count * means).sum(0) / count.sum(0).clamp(min=1.0)
+        x, y = (means - middle).unbind(-1)
+        squares = squares + count * torch.stack([x * x, x * y, y * y], dim=-1)
+        return torch.cat([middle, squares.sum(0), rows[..., 5:].sum(0)], dim=-1)
 
 
 def moments(x: Tensor, y: Tensor, kept: Tensor) -> Tensor:

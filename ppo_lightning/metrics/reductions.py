@@ -58,10 +58,12 @@ class Value(Metric):
         reduction: name of the reduction, as the registry declares it.
         initial: row of a value that nothing was added to. Its last two entries are the number of things counted and
             the number of non-finite values among them.
+        neutral: whether a row stays what it is when it is merged with the initial one.
     """
 
     reduction: ClassVar[str]
     initial: ClassVar[tuple[float, ...]]
+    neutral: ClassVar[bool] = True
     full_state_update = False
     packed: Tensor
 
@@ -207,6 +209,7 @@ class LossValue(Value):
 
     reduction = "LOSS"
     initial = (0.0, 1.0, 0.0, 0.0)
+    neutral = False
 
     @classmethod
     def row(cls, value: Scalar) -> Row:

@@ -132,6 +132,9 @@ class MetricBook:
             alike.setdefault((kind, len(self._rows[key])), []).append(key)
         merged: dict[str, Tensor] = {}
         for (kind, updates), keys in alike.items():
+            if updates == 2 and kind.neutral:  # nothing but the first row and one of data, as in most steps
+                merged |= zip(keys, stack_rows([self._rows[key][1] for key in keys]), strict=True)
+                continue
             rows = stack_rows([row for key in keys for row in self._rows[key]])
             rows = rows.unflatten(0, (len(keys), updates)).transpose(0, 1)
             merged |= zip(keys, kind.merge(rows), strict=True)

@@ -5,7 +5,6 @@ Legend: B rows of a rank's mini-batch, b rows of a micro-batch, P prompt width, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import EllipsisType
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.fields import FIELDS
 
 EMPTY = np.zeros(0, dtype=np.int64)
-Cuts = dict[str | None, slice | EllipsisType]
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Yield the rows of each list, trimmed: columns that are padding in all of them are dropped.
 
-    Rows are put into the order of the lists once; what is yielded are views of that copy.
+    Only what is left is copied, when its turn comes, into memory that is small enough to be used again by the next.
 
     Prompts lose columns on the left, responses on the right, and at least one column of each stays. Which tensors have
     such columns is declared in `protocol.fields`; undeclared tensors keep their width.
@@ -137,21 +135,22 @@ def micro_batches(
     prompt_width = tensors["attention_mask"].shape[1] - response_width
     if not row_lists:
         return
-    wanted = list(tensors) if keys is None else list(keys)
-    order = np.concatenate(row_lists)
-    ordered = batch.select(wanted, None if keys is None else ()).select_idxs(order)
-    values = ordered.tensors()
-    axis = {key: _cut_axis(key) for key in values}
+    values = tensors if keys is None else batch.select(keys, ()).tensors()
+    columns = batch.non_tensor_batch if keys is None else {}
+    axis = {key: _cut_axis(key) or "" for key in values}
     ends = np.cumsum([len(rows) for rows in row_lists])
-    starts = np.concatenate([[0], ends[:-1]])
+    starts, order = np.concatenate([[0], ends[:-1]]), np.concatenate(row_lists)
     longest = (np.maximum.reduceat(lengths[order], starts).clip(min=1).tolist() for lengths in (prompts, responses))
-    for rows, start, end, prompt, right in zip(row_lists, starts.tolist(), ends.tolist(), *longest, strict=True):
+    for rows, prompt, right in zip(row_lists, *longest, strict=True):
         left = prompt_width - prompt
-        sequence = slice(left, prompt_width + right)
-        cuts: Cuts = {"P": slice(left, None), "R": slice(None, right), "S": sequence, None: ...}
-        trimmed = {key: value[start:end, cuts[axis[key]]] for key, value in values.items()}
-        objects = {key: column[start:end] for key, column in ordered.non_tensor_batch.items()}
-        yield MicroBatch(rows, DataProto(TensorDict(trimmed, [end - start]), objects, ordered.meta_info))
+        spans = {"P": (left, prompt), "R": (0, right), "S": (left, prompt + right)}
+        places = torch.from_numpy(rows).to(tensors["responses"].device)
+        trimmed = {}
+        for key, value in values.items():
+            part = value.narrow(1, *spans[axis[key]]) if axis[key] in spans else value
+            trimmed[key] = part.index_select(0, places)
+        objects = {key: column[rows] for key, column in columns.items()}
+        yield MicroBatch(rows, DataProto(TensorDict(trimmed, [len(rows)]), objects, batch.meta_info))
 
 
 def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -> Tensor:
@@ -176,13 +175,13 @@ def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -
     if wrong.size:
         row = int(wrong[0])
         raise DataError(f"micro-batches must hold each of {rows} rows once, got row {row} {int(counts[row])} times")
-    together, end = parts[0][1].new_zeros(rows, width), 0
+    together = parts[0][1].new_zeros(rows, width)
     for part, values in parts:
         if values.ndim != 2 or len(values) != len(part) or values.shape[1] > width:
             raise DataError(f"values of {len(part)} rows must be at most {width} wide, got shape {tuple(values.shape)}")
-        start, end = end, end + len(part)
-        together[start:end, : values.shape[1]] = values
-    return torch.empty_like(together).index_copy_(0, torch.from_numpy(order).to(together.device), together)
+        places = torch.from_numpy(part).to(together.device)
+        together[:, : values.shape[1]].index_copy_(0, places, values)
+    return together
 
 
 def _cut_axis(key: str) -> str | None:

@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def copier(value: Any) -> Callable[[], Any] | None:
     What there is to copy is looked up once, however many copies are made.
     """
     kind = type(value)
-    if kind in ATOMIC:
+    if kind in ATOMIC or (kind is tuple and ATOMIC.issuperset(map(type, value))):
         return None
     if kind is list and ATOMIC.issuperset(map(type, value)):
         return value.copy
@@ -57,7 +58,7 @@ def take(column: np.ndarray, index: np.ndarray, again: np.ndarray | None) -> np.
     """Select rows by integer `index`; rows that `again` marks are copied, so that no two share a mutable object."""
     taken = column[index]
     if column.dtype == object and again is not None:
-        taken[again] = _owned(taken[again], _copiers(taken[again]))
+        taken[again] = _owned(taken[again], taken[again], lambda makers: makers)
     return taken
 
 
@@ -72,32 +73,43 @@ def taken_again(index: np.ndarray) -> np.ndarray | None:
 
 def repeat(column: np.ndarray, times: int, interleave: bool) -> np.ndarray:
     """Repeat rows `a a b b` (interleave) or `a b a b`; every repeated row owns its objects."""
-    repeated = _repeated(column, times, interleave)
-    if column.dtype != object:
-        return repeated
-    makers = _copiers(column)
-    return repeated if makers is None else _owned(repeated, _repeated(makers, times, interleave))
+
+    def again(rows: np.ndarray) -> np.ndarray:
+        return np.repeat(rows, times, axis=0) if interleave else np.concatenate([rows] * times)
+
+    return again(column) if column.dtype != object else _owned(again(column), column, again)
 
 
-def _repeated(column: np.ndarray, times: int, interleave: bool) -> np.ndarray:
-    return np.repeat(column, times, axis=0) if interleave else np.concatenate([column] * times)
+def _owned(column: np.ndarray, once: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return an object column of copies which share no mutable object with anything.
 
-
-def _copiers(column: np.ndarray) -> np.ndarray | None:
-    """Return the `copier` of every object of a column, in its shape; None if none of them can change."""
-    makers = [copier(value) for value in column.ravel().tolist()]
-    if not any(makers):
-        return None
-    return np.fromiter(makers, dtype=object, count=len(makers)).reshape(column.shape)
-
-
-def _owned(column: np.ndarray, makers: np.ndarray | None) -> np.ndarray:
-    """Return an object column of copies, as `makers` make them, which share no mutable object with anything."""
-    if makers is None:
+    `once` holds the objects of `column` before `again` repeated them: what there is to copy is found out there.
+    """
+    values = once.ravel().tolist()
+    if ATOMIC.issuperset(map(type, values)):
         return column
-    pairs = zip(column.ravel().tolist(), makers.ravel().tolist(), strict=True)
-    copies = [value if make is None else make() for value, make in pairs]
-    return np.fromiter(copies, dtype=object, count=len(copies)).reshape(column.shape)
+    objects = column.ravel().tolist()
+    alike = _flat_copier(values)
+    if alike is not None:
+        copies = list(map(alike, objects))
+    else:
+        makers = again(_as_array([copier(value) for value in values], once.shape)).ravel().tolist()
+        copies = [value if make is None else make() for value, make in zip(objects, makers, strict=True)]
+    return _as_array(copies, column.shape)
+
+
+def _flat_copier(values: list[Any]) -> Callable[[Any], Any] | None:
+    """Return what copies every one of `values` if all are lists, or all dicts, of objects that cannot change."""
+    kinds = set(map(type, values))
+    if kinds == {list} and ATOMIC.issuperset(map(type, chain.from_iterable(values))):
+        return list.copy
+    if kinds == {dict} and ATOMIC.issuperset(map(type, chain.from_iterable(map(dict.values, values)))):
+        return dict.copy
+    return None
+
+
+def _as_array(objects: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    return np.fromiter(objects, dtype=object, count=len(objects)).reshape(shape)
 
 
 def deep_equal(left: Any, right: Any) -> bool:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import Reduce, identity, whiten_cleared
+from ppo_lightning.algorithms.masked import Reduce, identity, keep_bits, row_blocks, whiten_cleared
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 
@@ -26,10 +26,14 @@ def gae(
 
     Source: https://arxiv.org/abs/1506.02438, with the whitening that PPO on language models adds.
     """
-    tokens = find_valid(response_mask)
-    baseline = tokens.pack(values)
-    delta = tokens.pack_rewards(token_level_rewards).sub_(baseline)
-    delta[:, :-1].add_(baseline[:, 1:], alpha=gamma)
-    advantages = reverse_scan(delta, gamma * lam)
-    returns = tokens.unpack(baseline.add_(advantages))
-    return whiten_cleared(tokens.unpack(advantages), tokens.kept, all_reduce).float(), returns.float()
+    bits = keep_bits(response_mask)
+    advantages, returns = torch.empty_like(values), torch.empty_like(values)
+    for rows in row_blocks(bits):
+        tokens = find_valid(bits[rows])
+        baseline = tokens.pack(values[rows])
+        delta = tokens.pack_rewards(token_level_rewards[rows]).sub_(baseline)
+        delta[:, :-1].add_(baseline[:, 1:], alpha=gamma)
+        packed = reverse_scan(delta, gamma * lam)
+        advantages[rows] = tokens.unpack(packed)
+        returns[rows] = tokens.unpack(baseline.add_(packed))
+    return whiten_cleared(advantages, bits, all_reduce), returns

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import Reduce, identity, whiten_cleared
+from ppo_lightning.algorithms.masked import Reduce, identity, keep_bits, whiten_cleared
 from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
@@ -22,6 +22,6 @@ def reinforce_plus_plus(
 
     Source: https://arxiv.org/abs/2501.03262.
     """
-    tokens = find_valid(response_mask)
+    tokens = find_valid(keep_bits(response_mask))
     returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, gamma))
-    return whiten_cleared(returns, tokens.kept, all_reduce).float(), returns.float()
+    return whiten_cleared(returns, tokens.bits, all_reduce), returns

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import clear_masked
+from ppo_lightning.algorithms.masked import clear_masked, keep_bits
 from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
@@ -21,7 +21,6 @@ def remax(
 
     Source: https://arxiv.org/abs/2310.10505.
     """
-    tokens = find_valid(response_mask)
+    tokens = find_valid(keep_bits(response_mask))
     returns = tokens.unpack(tokens.rewards_to_go(token_level_rewards, 1.0))
-    advantages = clear_masked(returns - reward_baselines.unsqueeze(-1), tokens.kept)
-    return advantages.float(), returns.float()
+    return clear_masked(returns - reward_baselines.float().unsqueeze(-1), tokens.bits), returns

@@ -4,8 +4,9 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from ppo_lightning.algorithms.advantages.optimal_token_baseline import less_baseline, path_variance
-from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
+from ppo_lightning.algorithms.advantages.optimal_token_baseline import less_baseline, line_up
+from ppo_lightning.algorithms.masked import keep_bits, row_blocks
+from ppo_lightning.algorithms.valid_tokens import find_valid
 
 
 @torch.no_grad()
@@ -22,9 +23,12 @@ def tir_optimal_token_baseline(
 
     Arguments, zero tail and groups without signal are as there.
     """
-    tokens = find_valid(response_mask)
-    returns = reverse_scan(tokens.pack_rewards(token_level_rewards), 1.0)
-    weights = tokens.pack(path_variance(old_log_probs, sum_pi_squared, tokens, rollout_is_weights))
-    first = returns[:, :1].sum(-1)
-    advantages = less_baseline(returns, weights, tokens.packed(), first, group, handle_zero_tail)
-    return tokens.unpack(advantages).float(), tokens.unpack(returns).float()
+    bits = keep_bits(response_mask)
+    tensors = (token_level_rewards, bits, group, old_log_probs, sum_pi_squared, rollout_is_weights)
+    compared = line_up(*tensors, pack=True)
+    advantages, returns = less_baseline(compared, group, handle_zero_tail), compared.returns
+    for rows in row_blocks(bits):
+        tokens = find_valid(bits[rows])
+        if not tokens.leading:
+            advantages[rows], returns[rows] = tokens.unpack(advantages[rows]), tokens.unpack(returns[rows])
+    return advantages, returns

@@ -186,3 +186,12 @@ def test_pitfall_06_a_loss_of_one_half_is_logged_as_one_half(mode, micro, ranks)
         parts = zip(loss[rank::ranks].split(micro), mask[rank::ranks].split(micro), strict=True)
         logged += sum(aggregate(part, kept, mode, counts).item() for part, kept in parts) / ranks
     assert logged == pytest.approx(0.5)
+
+
+def test_pitfall_06_control_own_counts_grow_with_the_number_of_micro_batches():
+    loss, mask = torch.full((8, 3), 0.5), torch.ones(8, 3)
+    logged = [
+        sum(aggregate(part, kept, "token-mean", counts_of(kept)).item() for part, kept in zip(*parts, strict=True))
+        for parts in ((loss.split(size), mask.split(size)) for size in (8, 4, 2))
+    ]
+    assert logged == [0.5, 1.0, 2.0]

@@ -3,7 +3,17 @@ import math
 import pytest
 import torch
 
-from ppo_lightning.algorithms.masked import masked_mean, masked_sum, masked_var, whiten
+from ppo_lightning.algorithms.masked import (
+    clear_masked,
+    keep_bits,
+    kept_or_zero,
+    masked_mean,
+    masked_sum,
+    masked_var,
+    row_blocks,
+    token_counts,
+    whiten,
+)
 
 
 def random_batch(seed: int, rows: int = 5, width: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,3 +132,26 @@ def test_mean_over_ranks_uses_global_counts():
     other = torch.tensor([0.0, 8.0], dtype=torch.float64)
     mean = masked_mean(torch.ones(1, 2), torch.ones(1, 2), all_reduce=lambda mine: mine + other)
     assert mean.item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.bool, torch.int32, torch.int64, torch.float32])
+def test_bits_clear_what_is_masked_and_nothing_else(dtype, kind):
+    values = torch.tensor([[-1.5, math.nan, -0.25], [math.inf, 2.0, -math.inf]], dtype=dtype)
+    mask = torch.tensor([[1, 0, 1], [0, 1, 0]]).to(kind)
+    bits, before = keep_bits(mask, dtype), mask.clone()
+    expected = torch.tensor([[-1.5, 0.0, -0.25], [0.0, 2.0, 0.0]], dtype=dtype)
+    assert torch.equal(kept_or_zero(values, bits), expected)
+    assert values[0, 1].isnan(), "the values are left alone"
+    assert torch.equal(clear_masked(values, bits), expected)
+    assert torch.equal(values, expected)
+    assert token_counts(bits).tolist() == token_counts(mask).tolist() == [2.0, 1.0]
+    assert torch.equal(mask, before)
+    assert not torch.equal(torch.tensor(math.nan) * 0, torch.tensor(0.0)), "the naive way"
+
+
+def test_blocks_are_all_rows_once():
+    assert [(block.start, block.stop) for block in row_blocks(torch.empty(5, 2**16))] == [(0, 2), (2, 4), (4, 6)]
+    assert [(block.start, block.stop) for block in row_blocks(torch.empty(3, 2**18))] == [(0, 1), (1, 2), (2, 3)]
+    assert list(row_blocks(torch.empty(0, 4))) == []
+    assert sum(len(torch.empty(3, 0)[block]) for block in row_blocks(torch.empty(3, 0))) == 3

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from ppo_lightning.algorithms.masked import keep_bits
 from ppo_lightning.algorithms.valid_tokens import find_valid, reverse_scan
 
 HOLES = torch.tensor([[0, 1, 0, 1, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
@@ -10,24 +11,24 @@ HOLES = torch.tensor([[0, 1, 0, 1, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
 
 def test_pack_moves_valid_tokens_to_the_head():
     values = torch.arange(15.0).view(3, 5)
-    tokens = find_valid(HOLES)
+    tokens = find_valid(keep_bits(HOLES))
     packed = tokens.pack(values)
     assert packed.tolist() == [[1, 3, 0, 0, 0], [5, 6, 0, 0, 0], [0, 0, 0, 0, 0]]
-    assert tokens.packed().tolist() == [[True, True, False, False, False]] * 2 + [[False] * 5]
+    assert tokens.packed().tolist() == [[-1, -1, 0, 0, 0]] * 2 + [[0] * 5]
     assert tokens.unpack(packed).tolist() == (values * HOLES).tolist()
 
 
 def test_a_reward_on_a_masked_token_goes_to_the_last_valid_one_before():
     rewards = torch.tensor([[9.0, 1.0, 2.0, 4.0, 8.0], [1.0, 0.0, 2.0, 0.0, 4.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
     # Row 0: 9 has no token before it; 1 + 2, 4 + 8. Row 1: 1, 0 + 2 + 4. Row 2: nobody to credit.
-    assert find_valid(HOLES).pack_rewards(rewards).tolist() == [[3, 12, 0, 0, 0], [1, 6, 0, 0, 0], [0] * 5]
+    assert find_valid(keep_bits(HOLES)).pack_rewards(rewards).tolist() == [[3, 12, 0, 0, 0], [1, 6, 0, 0, 0], [0] * 5]
     padded = torch.tensor([[1, 1, 0, 0, 0]])
-    assert find_valid(padded).pack_rewards(rewards[1:2]).tolist() == [[1, 6, 0, 0, 0]]
+    assert find_valid(keep_bits(padded)).pack_rewards(rewards[1:2]).tolist() == [[1, 6, 0, 0, 0]]
 
 
 def test_pitfall_05_what_stands_under_the_mask_is_not_read():
     values = torch.where(HOLES.bool(), 1.0, math.nan)
-    tokens = find_valid(HOLES)
+    tokens = find_valid(keep_bits(HOLES))
     assert tokens.pack(values).sum() == 4.0
     assert tokens.pack_rewards(values).sum() == 4.0
 
@@ -49,13 +50,13 @@ def test_scan_equals_a_loop(decay, width):
 
 def test_no_columns_and_no_rows():
     assert reverse_scan(torch.zeros(3, 0), 0.9).shape == (3, 0)
-    assert find_valid(torch.zeros(0, 4)).pack(torch.zeros(0, 4)).shape == (0, 4)
+    assert find_valid(keep_bits(torch.zeros(0, 4))).pack(torch.zeros(0, 4)).shape == (0, 4)
 
 
 def test_one_reward_a_row_is_all_that_any_of_its_tokens_has_to_go():
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
     rewards = torch.tensor([[0, 0, 0.3, 0], [-2.0, 0, 0, 0], [0, 0, 0, 0.7], [5.0, 0, 0, 0]])
-    tokens = find_valid(mask)
+    tokens = find_valid(keep_bits(mask))
     third, last = rewards[0, 2].item(), rewards[2, 3].item()
     expected = [[third] * 3 + [0], [-2, 0, 0, 0], [last] * 4, [0] * 4]  # the last row has nobody to credit
     assert tokens.rewards_to_go(rewards, 1.0).tolist() == expected
@@ -79,16 +80,16 @@ def test_rewards_to_go_wherever_the_rewards_are(corner):
     mask, rewards, expected = CORNERS[corner]
     # A second row with one reward: what is short for one row must not be taken for all.
     both = torch.tensor([rewards, [0, 0, 0, 1]], dtype=torch.float32)
-    found = find_valid(torch.tensor([mask, [1, 1, 1, 1]])).rewards_to_go(both, 1.0)
+    found = find_valid(keep_bits(torch.tensor([mask, [1, 1, 1, 1]]))).rewards_to_go(both, 1.0)
     assert found.tolist() == [expected, [1, 1, 1, 1]]
 
 
 def test_discounted_rewards_are_no_less_to_go_because_there_is_one():
-    found = find_valid(torch.tensor([[1, 1, 1, 0]])).rewards_to_go(torch.tensor([[0, 0, 4.0, 0]]), 0.5)
+    found = find_valid(keep_bits(torch.tensor([[1, 1, 1, 0]]))).rewards_to_go(torch.tensor([[0, 0, 4.0, 0]]), 0.5)
     assert found.tolist() == [[1, 2, 4, 0]]
 
 
 def test_a_nan_reward_stays_visible():
-    found = find_valid(torch.tensor([[1, 1, 0]])).rewards_to_go(torch.tensor([[0, math.nan, 0]]), 1.0)
+    found = find_valid(keep_bits(torch.tensor([[1, 1, 0]]))).rewards_to_go(torch.tensor([[0, math.nan, 0]]), 1.0)
     assert found[0, :2].isnan().all()
     assert found[0, 2] == 0

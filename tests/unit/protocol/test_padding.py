@@ -170,6 +170,16 @@ def test_pitfall_15_and_17_no_eos_is_searched_or_added():
     assert mask.tolist() == [[1, 1, 1]]
 
 
+def test_pitfall_15_control_searching_for_an_eos_mistakes_a_response_without_one():
+    responses, mask = pad_right([[5, 6, 7]], 5, PAD)
+    eos = 9
+    first = (responses == eos).int().argmax(-1)  # 0 where there is none
+    assert (torch.arange(5) <= first.unsqueeze(-1)).long().tolist() == [[1, 0, 0, 0, 0]]
+    before = (responses == eos).cumsum(-1) == 0  # everything before the first one: padding counts
+    assert before.long().tolist() == [[1, 1, 1, 1, 1]]
+    assert mask.tolist() == [[1, 1, 1, 0, 0]]
+
+
 def test_pad_left_and_right():
     ids, mask = pad_left([[1, 2], [], [3, 4, 5]], 3, 9)
     assert ids.tolist() == [[9, 1, 2], [9, 9, 9], [3, 4, 5]]

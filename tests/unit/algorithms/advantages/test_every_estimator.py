@@ -7,6 +7,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from ppo_lightning.algorithms import ADVANTAGES
+from ppo_lightning.algorithms.masked import row_blocks
 
 GROUPED = [name for name, entry in ADVANTAGES.items() if entry.grouped]
 BATCH_WIDE = ("reinforce_plus_plus_baseline", "gdpo")
@@ -46,6 +47,20 @@ def test_a_boolean_and_an_integer_mask_are_the_same(name, make_fields, call):
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("holes", [False, True])
+def test_blocks_of_rows_do_not_change_the_numbers(name, holes, make_fields, call):
+    """Padding makes the batch so wide that a block holds two of its seven rows."""
+    narrow = make_fields(8, torch.tensor([0, 1, 1, 0, 2, 1, 2]), 6, holes)
+    wide = {**narrow}
+    for key in (*PER_TOKEN, "token_level_rewards", "response_mask"):
+        wide[key] = torch.nn.functional.pad(narrow[key], (0, 2**16 - 6))
+    assert len(list(row_blocks(wide["values"]))) == 4
+    for expected, found in zip(call(name, narrow), call(name, wide), strict=True):
+        torch.testing.assert_close(found[:, :6], expected, atol=1e-6, rtol=0)
+        assert not found[:, 6:].any()
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
 def test_pitfall_26_row_order_and_group_numbers_do_not_matter(name, make_fields, call):
     fields = make_fields(3, torch.tensor([0, 0, 0, 1, 1, 2, 2, 2]), 6)
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
@@ -81,6 +96,16 @@ def test_pitfall_24_a_row_without_companions_gets_zero(name, make_fields, call):
     advantages = call(name, fields)[0]
     assert not advantages[2].any()
     assert advantages[[0, 1, 3, 4]].any()
+
+
+def test_pitfall_24_control_mean_zero_and_deviation_one_give_the_raw_score():
+    scores, group = torch.tensor([1.0, 0.0, 0.7]), torch.tensor([0, 0, 1])
+    found = []
+    for row, of in enumerate(group):
+        alike = scores[group == of]
+        mean, deviation = (alike.mean(), alike.std()) if len(alike) > 1 else (0.0, 1.0)
+        found.append(float((scores[row] - mean) / (deviation + 1e-6)))
+    assert found[2] == pytest.approx(0.7, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
