@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
 import rank_jobs
@@ -84,10 +82,6 @@ def on_one_and_two_ranks(tmp_path_factory, real_model):
     """Directories of one run of a small model on one rank and on two, which share the machine."""
     folder = tmp_path_factory.mktemp("vllm_ranks")
     model = save_model(folder / "small", real_model)
-    policy = AutoModelForCausalLM.from_pretrained(model)
-    with torch.no_grad():
-        policy.get_input_embeddings().weight[policy.config.eos_token_id] *= 6  # some responses end early
-    policy.save_pretrained(model)
     options = ["rollout=vllm", "rollout.memory_gib=0.125", "rollout.max_probs_diff=1e-4", "trainer.steps=3"]
     options += ["data.prompts_per_step=4", "update.sequences_per_microbatch=1"]
     started = []
@@ -108,7 +102,6 @@ def test_each_rank_has_an_engine_in_the_group_that_trains(on_one_and_two_ranks):
         rows, others = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
         assert len(rows) == len(others) == 8
         assert [row["tokens"]["text"] for row in rows] == [row["tokens"]["text"] for row in others]
-        assert len({row["response_length"] for row in rows}) > 1
     found = rank_jobs.differences(lines(one), lines(two))
     assert {key: value for key, value in found.items() if value > 1e-5} == {}  # float32
     assert all(line["training/rollout_probs_diff_mean"] <= 1e-4 for line in lines(two))
