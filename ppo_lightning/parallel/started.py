@@ -1,14 +1,15 @@
 """Ranks that torchrun or SLURM has started: as many as the configuration asks for, and requeued by nobody but SLURM."""
 
 import os
+from typing import Any
 
-from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
+from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 
 from ppo_lightning.config.schema import TrainerConfig
 from ppo_lightning.errors import ConfigError
 
 
-def environments(config: TrainerConfig) -> list[ClusterEnvironment]:
+def environments(config: TrainerConfig) -> list[Any]:
     """Return what `L.Trainer(plugins=...)` takes where processes are there already, after counting them.
 
     Under SLURM Lightning answers SIGUSR1 with a checkpoint of its own, which the next run in the same directory would
