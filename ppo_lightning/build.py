@@ -25,6 +25,7 @@ from ppo_lightning.models.load import eos_token_ids, load_causal_lm, load_tokeni
 from ppo_lightning.models.lora import add_adapter
 from ppo_lightning.models.token_log_probs import check_head
 from ppo_lightning.module import PPOModule
+from ppo_lightning.parallel.started import environments
 from ppo_lightning.parallel.strategy import strategy_of
 from ppo_lightning.rewards.batched import BatchedRewards, build_reward_model
 from ppo_lightning.rewards.check import Gold
@@ -165,6 +166,7 @@ def build_trainer(config: Config, callbacks: Sequence[L.Callback]) -> L.Trainer:
         strategy=strategy_of(config.trainer),
         devices=config.trainer.devices,
         num_nodes=config.trainer.nodes,
+        plugins=environments(config.trainer),
         max_epochs=1,
         callbacks=list(callbacks),
         logger=False,

@@ -6,6 +6,7 @@ emptied, and a checksum of what the kernels use is compared with the policy's (e
 
 import contextlib
 import gc
+import os
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class VllmOptions:
         trust_remote_code: run code that comes with the model.
         gpu: whether it runs on a GPU.
         ranks: processes that train side by side, each with an engine of its own.
+        device: number of its GPU.
     """
 
     dtype: str
@@ -55,6 +57,7 @@ class VllmOptions:
     trust_remote_code: bool = False
     gpu: bool = False
     ranks: int = 1
+    device: int = 0
 
 
 class VllmEngine(Interruptible):
@@ -77,7 +80,7 @@ class VllmEngine(Interruptible):
         self.counts: dict[str, float] = {}
         self.params, self.final_only = vllm.SamplingParams, _final_only()
         self.joined_group = dist.is_available() and dist.is_initialized()
-        with kept_state():
+        with kept_state(), told_its_place(options):
             self.llm: Any = _start(vllm, folder, options)
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -197,6 +200,7 @@ def build_vllm(config: Config, module: Any) -> VllmEngine:
         trust_remote_code=config.model.trust_remote_code,
         gpu=module.device.type == "cuda",
         ranks=module.ranks.size,
+        device=module.device.index or 0,
     )
     return VllmEngine(model_path(config.model.path), options)
 
@@ -213,6 +217,25 @@ def kept_state() -> Iterator[None]:
             torch.set_num_threads = set_threads
             random.setstate(python)
             np.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def told_its_place(options: VllmOptions) -> Iterator[None]:
+    """Name this process's place as torchrun does: vLLM reads it there, whoever started the ranks."""
+    if options.ranks == 1:
+        yield
+        return
+    place = {"RANK": str(dist.get_rank()), "LOCAL_RANK": str(options.device)}
+    before = {name: os.environ.get(name) for name in place}
+    os.environ |= place
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _start(vllm: Any, folder: str, options: VllmOptions) -> Any:

@@ -109,17 +109,20 @@ def kept(folder, ranks):
     return [torch.load(Path(folder) / f"rank_{rank}_of_{ranks}.pt") for rank in range(ranks)]
 
 
-VOLATILE = ("timing", "perf/throughput", "perf/time_per_step", "perf/padding_ratio", "global_seqlen")
+CLOCK = ("timing", "perf/throughput", "perf/time_per_step", "training/warnings")
+SPLIT = ("perf/padding_ratio", "global_seqlen")
+VOLATILE = (*CLOCK, *SPLIT)
+"""What the clock decides (one of the warnings counted is about throughput), and what the split is meant to change."""
 
 
-def differences(left, right):
-    """Return the largest difference of each metric of two runs, relative where the number is above 1."""
+def differences(left, right, scaled=True):
+    """Return the largest difference of each metric of two runs; `scaled`: relative where the number is above 1."""
     found = {}
     for a, b in zip(left, right, strict=True):
         a, b = ({k: v for k, v in line.items() if not k.startswith(VOLATILE)} for line in (a, b))
         assert a.keys() == b.keys(), a.keys() ^ b.keys()
         for key, value in a.items():
-            found[key] = max(found.get(key, 0.0), abs(value - b[key]) / max(1.0, abs(value)))
+            found[key] = max(found.get(key, 0.0), abs(value - b[key]) / (max(1.0, abs(value)) if scaled else 1.0))
     return found
 
 
@@ -216,6 +219,8 @@ def do(jobs):
 
     quiet()
     torch.set_num_threads(1)
+    if str(FILES) not in sys.path:
+        sys.path.append(str(FILES))
     watchers = []
     own_counts = optimise.global_counts
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

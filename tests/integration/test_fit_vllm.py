@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+import rank_jobs
+from engine_rigs import save_model
+
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
@@ -71,3 +75,35 @@ def test_a_gap_above_the_bound_stops_the_run(tmp_path, real_model):
     assert done.returncode == 2, done.stdout[-2000:] + done.stderr[-2000:]
     assert "must not exceed rollout.max_probs_diff=0.0001" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def on_one_and_two_ranks(tmp_path_factory, real_model):
+    """Directories of one run of a small model on one rank and on two, which share the machine."""
+    folder = tmp_path_factory.mktemp("vllm_ranks")
+    model = save_model(folder / "small", real_model)
+    options = ["rollout=vllm", "rollout.memory_gib=0.125", "rollout.max_probs_diff=1e-4", "trainer.steps=3"]
+    options += ["data.prompts_per_step=4", "update.sequences_per_microbatch=1"]
+    started = []
+    for ranks in (1, 2):
+        overrides = rank_jobs.job(folder, model, "run", *options, ranks=ranks)["overrides"]
+        each = [sys.executable, "-m", "ppo_lightning", "fit", *overrides]
+        started.append(subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    said = [process.communicate(timeout=500)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    return folder / "1", folder / "2"
+
+
+def test_each_rank_has_an_engine_in_the_group_that_trains(on_one_and_two_ranks):
+    """The same tokens as on one rank and the same numbers, with every sync checked on both."""
+    one, two = on_one_and_two_ranks
+    for step in (1, 2, 3):
+        files = [run / "run" / "rollouts" / f"step_{step:06d}.jsonl" for run in (one, two)]
+        rows, others = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
+        assert len(rows) == len(others) == 8
+        assert [row["tokens"]["text"] for row in rows] == [row["tokens"]["text"] for row in others]
+    found = rank_jobs.differences(lines(one), lines(two))
+    assert {key: value for key, value in found.items() if value > 1e-5} == {}  # float32
+    assert all(line["training/rollout_probs_diff_mean"] <= 1e-4 for line in lines(two))
+    assert all(line["critic/grad_norm"] > 0 for line in lines(two))
+    assert all("global_seqlen/mean" in line for line in lines(two))

@@ -20,15 +20,11 @@ LOSSES = ("actor/pg_loss", "actor/loss", "critic/vf_loss")
 NOISE = {"rollout_corr/chi2_seq": 2e-5, "training/rollout_probs_diff_max": 1e-5}
 """These measure the rounding between engine and trainer: here nothing else is in them. The first has twice the sum over
 a row's tokens."""
-TWENTY_STEPS = NOISE | {
-    "actor/grad_norm": 1e-5,
-    "actor/kl_loss": 5e-6,
-    "rollout_corr/log_ppl_diff_max": 1e-5,
-    "rollout_corr/log_ppl_diff_min": 1e-5,
-}
-"""What float32 rounds by more than 1e-6 in 20 steps."""
-EXACT = 1e-9
+BAR = 1e-6
+"""What is promised of weights and of every metric; twice that of losses."""
+FLOAT64 = 1e-9
 """What is asked for in float64, where a sum in another order differs by 1e-15."""
+DTYPES = ("float64", "float32")
 
 PPO = [
     "data.val=arithmetic:rows=5,digits=1,seed=2",
@@ -69,11 +65,14 @@ def model(tmp_path_factory):
     return rank_jobs.save_small_model(tmp_path_factory.mktemp("small"))
 
 
-def run_on_one_and_two(folder, model, cases, *wrong, seconds=280):
-    jobs = [rank_jobs.job(folder, model, name, *options, ranks=2) for name, options in cases.items()]
-    with rank_jobs.Group([*jobs, *wrong], folder) as two:
-        rank_jobs.do([rank_jobs.job(folder, model, name, *options) for name, options in cases.items()])
-        two.wait(seconds)
+def on_ranks(folder, model, cases, ranks):
+    return [rank_jobs.job(folder, model, name, *options, ranks=ranks) for name, options in cases.items()]
+
+
+def run_on_one_and_two(folder, model, cases, *wrong):
+    with rank_jobs.Group([*on_ranks(folder, model, cases, 2), *wrong], folder) as two:
+        rank_jobs.do(on_ranks(folder, model, cases, 1))
+        two.wait()
     return folder
 
 
@@ -93,22 +92,20 @@ def runs(model, tmp_path_factory):
     return run_on_one_and_two(folder, model, CASES, wrong, ended, *pieces)
 
 
-def check_equal(folder, name, noise=NOISE, loss_bound=2e-6, bound=1e-6):
-    """Compare a run on two ranks with that on one; return the largest difference of losses, metrics and weights.
+def apart(folder, name, scaled=True):
+    """Compare a run on two ranks with that on one; return the largest differences of losses, other metrics and weights.
 
-    Metrics in `noise` have a bound of their own there.
+    Args:
+        folder: with runs on one rank, below 1/, and on two, below 2/.
+        name: of the run.
+        scaled: whether numbers above 1 are compared relatively.
     """
     one, two = folder / "1" / name, folder / "2" / name
-    found = rank_jobs.differences(rank_jobs.lines(one), rank_jobs.lines(two))
-    loss = max(found[key] for key in LOSSES if key in found)
+    found = rank_jobs.differences(rank_jobs.lines(one), rank_jobs.lines(two), scaled)
     (single,), (first, second) = rank_jobs.kept(one, 1), rank_jobs.kept(two, 2)
-    weights = rank_jobs.weight_difference(single["weights"], first["weights"])
-    assert loss <= loss_bound, found
-    others = {key: value for key, value in found.items() if key not in LOSSES}
-    assert {key: value for key, value in others.items() if value > noise.get(key, bound)} == {}
-    assert weights <= bound
     assert all(torch.equal(value, second["weights"][key]) for key, value in first["weights"].items())
-    return loss, max(value for key, value in others.items() if key not in noise), weights
+    losses = {key: found.pop(key) for key in LOSSES if key in found}
+    return losses, found, rank_jobs.weight_difference(single["weights"], first["weights"])
 
 
 def dumps(folder):
@@ -121,7 +118,10 @@ def dumps(folder):
 @pytest.mark.parametrize("name", CASES)
 def test_pitfalls_2_6_7_10_two_ranks_equal_one(runs, name):
     """Losses, every metric but those of time, and weights, with uneven lengths and several mini-batches per step."""
-    check_equal(runs, name)
+    losses, metrics, weights = apart(runs, name)
+    assert {key: value for key, value in metrics.items() if value > NOISE.get(key, BAR)} == {}
+    assert max(losses.values()) <= 2 * BAR
+    assert weights <= BAR
     lengths = [row["response_length"] for row in dumps(runs / "2" / name)["step_000001.jsonl"]]
     assert len(set(lengths)) > 3
 
@@ -176,7 +176,7 @@ def test_balancing_moves_groups_and_evens_out_work(runs):
 def test_pitfall_54_ranks_need_not_have_equally_many_micro_batches(runs):
     """A budget of one or two rows cuts the ranks' parts of a mini-batch into different numbers (case grpo)."""
     rows = dumps(runs / "2" / "grpo")["step_000001.jsonl"]
-    assert len({row["response_length"] for row in rows}) > 3  # the run ended, and `check_equal` held
+    assert len({row["response_length"] for row in rows}) > 3  # the run ended, and its numbers are those of one rank
 
 
 def test_collectives_per_step(runs):
@@ -194,44 +194,61 @@ def test_a_signal_to_one_rank_ends_all_after_the_step(runs):
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_000001"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_twenty_steps_of_every_aggregation(model, tmp_path, dtype):
-    """PPO and GRPO, 20 steps, every aggregation mode: what differs in float32 is rounding, for in float64 it is gone.
+TERMS = {"token-sum": 8 * 12, "seq-mean-token-sum": 12}
+"""Tokens that a mode adds up without dividing by their number, at most: the size of its losses."""
+ROUNDED = 1e-5
+"""What 20 steps in float32 may add to a metric, relative to max(1, |value|): weights of size 1 are known to 6e-8, a sum
+over the tokens of a response to some 1e-6."""
 
-    Dividing by each rank's own count (negative control) is no rounding: it stays in both.
-    """
+
+def twenty_steps(mode, dtype):
+    """Return the options of PPO and GRPO by name; in float32 the ranks train on the responses that one rank sampled."""
     ppo = [option for option in PPO if not option.startswith(("data.val", "validation"))]
     grpo = [option for option in GRPO if not option.startswith(("update.tokens", "update.ppo_epochs"))]
-    cases = {
-        f"{name}-{mode}": [
-            *options,
-            "trainer.steps=20",
-            "update.sequences_per_microbatch=8",
-            f"update.loss_agg_mode={mode}",
-            f"model.dtype={dtype}",
-        ]
-        for name, options in (("ppo", ppo), ("grpo", grpo))
-        for mode in AGGREGATIONS
-    }
-    control = [*CASES["control"], f"model.dtype={dtype}"]
-    wrong = rank_jobs.job(tmp_path, model, "wrong", *control, ranks=2, wrong=True)
-    run_on_one_and_two(tmp_path, model, cases | {"control": control}, wrong, seconds=3600)
-    if dtype == "float64":
-        found = {name: check_equal(tmp_path, name, {}, EXACT, EXACT) for name in cases}
-    else:
-        sums = {"ppo-token-sum": 3e-5}  # hundreds of terms that nearly cancel
-        found = {name: check_equal(tmp_path, name, TWENTY_STEPS, sums.get(name, 2e-6)) for name in cases}
-    right, naive = (rank_jobs.lines(tmp_path / "2" / name)[0] for name in ("control", "wrong"))
-    assert abs(right["critic/vf_loss"] - naive["critic/vf_loss"]) > 1e-2
-    print({name: [f"{value:.1e}" for value in values] for name, values in found.items()})  # noqa: T201
+    more = ["trainer.steps=20", f"update.loss_agg_mode={mode}", f"model.dtype={dtype}"]
+    more += ["rollout.sequences_per_batch=16"]  # in float64 the shapes in which tokens are sampled do not matter
+    more += ["rollout.engine=rank_engine:sampled_once"] if dtype == "float32" else []
+    return {f"{name}-{dtype}": [*options, *more] for name, options in (("ppo", ppo), ("grpo", grpo))}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", AGGREGATIONS)
+def test_twenty_steps_of_every_aggregation(model, tmp_path, mode):
+    """PPO and GRPO: in float64, where rounding hides nothing, no difference is above the bar, nor near it.
+
+    In float32 losses are within a bound that grows with the number of terms, metrics within one that grows with their
+    value.
+    """
+    cases = {name: options for dtype in DTYPES for name, options in twenty_steps(mode, dtype).items()}
+    rank_jobs.do(on_ranks(tmp_path, model, cases, 1))
+    with rank_jobs.Group(on_ranks(tmp_path, model, cases, 2), tmp_path) as two:
+        two.wait(900)
+    for name in cases:
+        exact = name.endswith("float64")
+        losses, metrics, weights = apart(tmp_path, name, scaled=not exact)
+        worst = ", ".join(f"{key} {metrics[key]:.1e}" for key in sorted(metrics, key=metrics.get)[:-7:-1])
+        print(f"{mode} | {name} | {max(losses.values()):.1e} | {weights:.1e} | {worst}")  # noqa: T201
+        assert max(losses.values()) <= 2 * BAR * (1 if exact else TERMS.get(mode, 1))
+        assert max(metrics.values()) <= (BAR if exact else ROUNDED)
+        assert weights <= BAR
+        assert not exact or max(*losses.values(), *metrics.values(), weights) <= FLOAT64
+
+
+@pytest.mark.long
+def test_dividing_by_each_ranks_own_count_is_no_rounding(model, tmp_path):
+    """Negative control of the bar: in float64 it is as far off as in float32."""
+    options = [*CASES["control"], "model.dtype=float64"]
+    wrong = rank_jobs.job(tmp_path, model, "wrong", *options, ranks=2, wrong=True)
+    with rank_jobs.Group([*on_ranks(tmp_path, model, {"control": options}, 2), wrong], tmp_path) as two:
+        two.wait()
+    test_dividing_by_each_ranks_own_count_is_seen(tmp_path)
 
 
 @pytest.fixture
 def start(model, tmp_path):
-    """Return a function that starts `python -m ppo_lightning fit` on two ranks, by itself or through torchrun."""
+    """Return a function that runs `python -m ppo_lightning fit` on two ranks, of which it starts the second itself."""
 
-    def go(*overrides, launcher=("-m", "ppo_lightning")):
+    def go(*overrides):
         options = rank_jobs.job(tmp_path, model, "run", *overrides, ranks=2)["overrides"]
         root = Path(__file__).parents[2]
         environment = os.environ | {
@@ -239,7 +256,7 @@ def start(model, tmp_path):
             "RANK_LOSSES_NOTE": str(tmp_path / "note"),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, *launcher, "fit", *options]
+        command = [sys.executable, "-m", "ppo_lightning", "fit", *options]
         begun = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
         return begun, tmp_path
 
@@ -262,15 +279,3 @@ def test_a_failing_rank_ends_all_with_its_message(start):
     assert ended.stderr.count("Traceback") == 1
     assert ended.stdout.count("ppo_lightning") == 1  # one banner: the first rank's
     assert [path.name for path in (folder / "2").iterdir()] == ["run"]
-
-
-@pytest.mark.long
-def test_torchrun_needs_no_change(start):
-    """The same command under torchrun; the failure of a rank is in torchrun's own summary as well."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "ppo_lightning")
-    ended, folder = start("trainer.steps=2", launcher=launcher)
-    assert ended.returncode == 0, ended.stderr
-    assert [line["step"] for line in rank_jobs.lines(folder / "2" / "run")] == [1, 2]
-    ended, _ = start("actor.policy_loss=rank_losses:breaks", launcher=launcher)
-    assert ended.returncode == 1
-    assert ended.stderr.rindex("ZeroDivisionError: the second rank cannot go on") > ended.stderr.rindex("Root Cause")
