@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from ppo_lightning.checkpoint.files import MARKER, PARTIAL, REPLACED, damage, discard, publish, put_back, seal
+from ppo_lightning.checkpoint.files import MARKER, PARTIAL, REPLACED, Sealing, damage, discard, publish, put_back
 from ppo_lightning.checkpoint.state import RunState
 from ppo_lightning.checkpoint.weights import gathered, read_weights, write_weights
 from ppo_lightning.config.schema import CheckpointConfig
@@ -54,9 +54,11 @@ class CheckpointStore:
                 put_back(old.with_name(old.name.removeprefix(REPLACED)))
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            write_weights(partial, module, states)
-            state.write(partial)
-            seal(partial)
+            with Sealing(partial) as sealing:
+                for _ in write_weights(partial, module, states):
+                    sealing.take()
+                state.write(partial)
+                sealing.finish()
             publish(partial, target)
         except Exception as error:
             self.saved = None

@@ -2,8 +2,11 @@
 
 import itertools
 import os
+import re
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import lightning as L
 import pytest
@@ -169,3 +172,23 @@ def test_pitfall_44_killed_in_the_middle_of_an_update(straight, model, tmp_path)
     code, run = start(model, tmp_path, *options, resume="auto")
     assert code == 0
     assert differences(straight, run) == []
+
+
+FAKES = {"srun": 'echo "$@" >> "$SAID"; exit "$CODE"', "scontrol": 'echo scontrol "$@" >> "$SAID"'}
+
+
+@pytest.mark.parametrize(("code", "again"), [(EXIT_TERMINATED, ["scontrol requeue 7"]), (0, []), (1, [])])
+def test_pitfall_44_the_slurm_script_of_the_docs_submits_again_after_143(tmp_path, code, again):
+    """The script itself, with stand-ins for SLURM's two commands; a run that ended or failed is not submitted again."""
+    text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    (script,) = re.findall(r"```bash\n(#SBATCH.*?)```", text, flags=re.DOTALL)
+    assert re.search(r"^#SBATCH .*--signal=TERM@\d+ .*--requeue\b", script, flags=re.MULTILINE)
+    for name, does in FAKES.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    places = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SAID": str(tmp_path / "said")}
+    subprocess.run(["bash", "-c", script], env=places | {"CODE": str(code), "SLURM_JOB_ID": "7"}, check=False)
+    asked, *rest = (tmp_path / "said").read_text().splitlines()
+    assert asked.startswith("python -m ppo_lightning fit")
+    assert asked.endswith("--resume auto")
+    assert rest == again

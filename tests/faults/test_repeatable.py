@@ -11,8 +11,10 @@ from pathlib import Path
 import lightning as L
 import pytest
 import torch
-from fault_rigs import EXTRAS, MOVING, digests, lines, start
+from fault_rigs import EXTRAS, MOVING, SMALL, digests, lines, start
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ppo_lightning.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "losses.json"
 KEYS = ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/vf_loss", "critic/score/mean", "actor/kl_loss")
@@ -51,6 +53,19 @@ def test_the_same_recipe_gives_the_same_numbers(twice):
         assert path.read_text() == (one / "rollouts" / path.name).read_text()
     last = f"step_{AGAIN:06d}"
     assert digests(one / "checkpoints" / last) == digests(two / "checkpoints" / last)
+
+
+@pytest.mark.parametrize(("flag", "wanted"), [([], False), (["--deterministic"], True)])
+def test_the_flag_puts_deterministic_kernels_in_force(model, tmp_path, monkeypatch, flag, wanted):
+    """What it does on a GPU is in tests/gpu/test_deterministic.py; what asks torch and cuBLAS for it is seen here."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    places = [f"model.path={model}", f"output_dir={tmp_path}", "name=run", "data.workers=0", "trainer.steps=1"]
+    try:
+        assert main(["fit", *flag, *SMALL, *EXTRAS["grpo"], *places]) == 0
+        assert torch.are_deterministic_algorithms_enabled() is wanted
+        assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if wanted else None)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_another_seed_gives_others(twice, model, tmp_path):
