@@ -203,12 +203,34 @@ def stop_real(folder):
     return code
 
 
+END_WITH = """
+import ast, sys
+sys.path[:] = ast.literal_eval(sys.argv[1])
+from ppo_lightning.__main__ import end_with
+end_with(lambda: {})
+"""
+"""A process that does some work and ends as the command does."""
+
+
+def test_pitfall_44_the_end_of_the_process_waits_for_what_asked_for_it_only():
+    """Handlers are called and output arrives; the interpreter is not taken apart, as it is without."""
+    handler = "__import__('atexit').register(print, 'called') and 7"
+    dying = "globals().__setitem__('kept', type('Kept', (), {'__del__': lambda self: print('taken apart')})())"
+    work = f"{dying} or {handler}"
+    for program, said in (
+        (END_WITH, "called"),
+        (END_WITH.replace("end_with(lambda: {})", "sys.exit({})"), "called\ntaken apart"),
+    ):
+        command = [sys.executable, "-c", program.replace("{}", work), str(sys.path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.strip()) == (7, said)
+
+
 @pytest.mark.long
 def test_pitfall_44_a_model_of_135_million_parameters(real_model, tmp_path):
     """From the signal to the end of the process, all of the interpreter's own included."""
-    program = "import sys; sys.path[:] = sys.argv[2:]; import test_pitfall_44_signals as t; "
-    program += "sys.exit(t.stop_real(sys.argv[1]))"
-    code = subprocess.run([sys.executable, "-c", program, str(tmp_path), *sys.path], check=False).returncode
+    work = "__import__('test_pitfall_44_signals').stop_real(sys.argv[2])"
+    code = subprocess.run([sys.executable, "-c", END_WITH.replace("{}", work), str(sys.path), str(tmp_path)]).returncode
     seconds = time.monotonic() - float((tmp_path / "sent").read_text())
     print(f"{seconds:.1f} s from SIGTERM to the exit")  # noqa: T201 - the figure of docs/reliability.md: pytest -s
     assert code == EXIT_TERMINATED
