@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from ppo_lightning.algorithms.masked import kept_or_zero, token_counts
+from ppo_lightning.algorithms.running_sum import running_sum
 
 # float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
 LARGEST_POWER = 2.0**96
@@ -91,7 +92,7 @@ def reverse_scan(values: Float[Tensor, "B R"], decay: float) -> Float[Tensor, "B
     """
     steps = values.flip(-1)
     if decay == 1:
-        return steps.cumsum_(-1).flip(-1)
+        return running_sum(steps, into=steps).flip(-1)
     if decay == 0:
         return values.clone()
     width = max(1, int(math.log2(LARGEST_POWER) / abs(math.log2(decay))))
@@ -101,7 +102,7 @@ def reverse_scan(values: Float[Tensor, "B R"], decay: float) -> Float[Tensor, "B
         if start:
             block[:, 0].add_(steps[:, start - 1], alpha=decay)
         scale = powers[: block.shape[1]]
-        block.div_(scale).cumsum_(-1).mul_(scale)
+        running_sum(block.div_(scale), into=block).mul_(scale)
     return steps.flip(-1)
 
 

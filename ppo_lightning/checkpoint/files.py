@@ -1,28 +1,61 @@
 """A folder that appears whole or not at all, and that shows when a file in it was damaged afterwards.
 
-Order of a write: every file into a sibling folder, synced; COMPLETE with the size and SHA-256 of each, synced; one
-rename; the parent synced. Nothing passes through the system's temporary folder.
+Order of a write: every file into a sibling folder, synced as soon as it is there; COMPLETE with the size and SHA-256 of
+each, synced; one rename; the parent synced. Nothing passes through the system's temporary folder.
 """
 
 import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 MARKER, PARTIAL, REPLACED = "COMPLETE", ".partial_", ".replaced_"
+THREADS = 4
+"""Two files at a time are synced and hashed."""
 
 
-def seal(folder: Path) -> None:
-    """Sync every file of a folder and write its marker, which lists them."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    listed = {str(path.relative_to(folder)): [path.stat().st_size, _digest(path)] for path in files}
-    for path in files:
-        _sync(path)
-    marker = folder / MARKER
-    marker.write_text(json.dumps({"files": listed}, indent=1), encoding="utf-8")
-    for path in (marker, *(path for path in folder.rglob("*") if path.is_dir()), folder):
-        _sync(path)
+class Sealing:
+    """Syncs and hashes the files of a folder in threads, while more of them are written; then marks the folder whole.
+
+    The disk works from the first file on, and hashing waits for nothing: neither needs Python's lock.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.threads = ThreadPoolExecutor(THREADS)
+        self.taken: dict[Path, tuple[Future[None], Future[str]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for what the threads are at; the folder may be removed then."""
+        self.threads.shutdown(cancel_futures=True)
+
+    def take(self) -> None:
+        """Begin with the files that are new; nothing may write into them any more."""
+        for path in sorted(self.folder.rglob("*")):
+            if path not in self.taken and path.is_file():
+                self.taken[path] = self.threads.submit(_sync, path), self.threads.submit(_digest, path)
+
+    def finish(self) -> None:
+        """Wait until every file is on the disk, and write the marker, which lists them.
+
+        Raises:
+            OSError: a file could not be written or read.
+        """
+        self.take()
+        listed = {}
+        for path, (synced, digest) in sorted(self.taken.items()):
+            synced.result()
+            listed[str(path.relative_to(self.folder))] = [path.stat().st_size, digest.result()]
+        marker = self.folder / MARKER
+        marker.write_text(json.dumps({"files": listed}, indent=1), encoding="utf-8")
+        for path in (marker, *(path for path in self.folder.rglob("*") if path.is_dir()), self.folder):
+            _sync(path)
 
 
 def publish(partial: Path, target: Path) -> None:

@@ -2,9 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from ppo_lightning.checkpoint.files import MARKER, PARTIAL, REPLACED, damage, discard, publish, put_back, seal
+from ppo_lightning.checkpoint.files import MARKER, PARTIAL, REPLACED, Sealing, damage, discard, publish, put_back
 from ppo_lightning.checkpoint.state import RunState
 from ppo_lightning.checkpoint.weights import gathered, read_weights, write_weights
 from ppo_lightning.config.schema import CheckpointConfig
@@ -45,22 +46,25 @@ class CheckpointStore:
         self.saved = module.step
         states = gathered(module)
         self._note_best(module.step, validation or {})
-        state = RunState.of(module, data, self.wandb_id, self.best)  # ranks with sharded models add up together
+        state = partial(RunState.of, module, data, self.wandb_id, self.best)  # reads every weight
         if not module.ranks.first:
+            state()  # ranks with sharded models add up together
             return target
-        partial = self.folder / f"{PARTIAL}{target.name}"
+        made = self.folder / f"{PARTIAL}{target.name}"
         try:
             for old in self.folder.glob(f"{REPLACED}{STEP}*"):
                 put_back(old.with_name(old.name.removeprefix(REPLACED)))
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            write_weights(partial, module, states)
-            state.write(partial)
-            seal(partial)
-            publish(partial, target)
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir(parents=True)
+            with Sealing(made) as sealing:
+                for _ in write_weights(made, module, states):
+                    sealing.take()
+                state().write(made)  # while the disk is at work
+                sealing.finish()
+            publish(made, target)
         except Exception as error:
             self.saved = None
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(made, ignore_errors=True)
             raise CheckpointError(
                 f"checkpoint {target}: not written: {_reason(error)}; earlier ones are intact"
             ) from error

@@ -1,10 +1,12 @@
 """The files of a checkpoint that hold tensors: the actor's folder, the critic, the optimizers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.serialization import get_crc32_options, set_crc32_options
 
 from ppo_lightning.engines.checksum import checksum
 from ppo_lightning.errors import CheckpointError
@@ -36,18 +38,27 @@ def gathered(module: PPOModule) -> dict[str, dict[str, Any]]:
     }
 
 
-def write_weights(folder: Path, module: PPOModule, states: dict[str, dict[str, Any]]) -> None:
-    """Write models and optimizers into a new folder; `states` are those of sharded models (`gathered`)."""
+def write_weights(folder: Path, module: PPOModule, states: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Write models and optimizers into a new folder; yields whenever all files that are there are whole.
+
+    Args:
+        folder: to write into.
+        module: the models and their optimizers.
+        states: those of sharded models (`gathered`).
+    """
     save_whole(module.actor, folder / ACTOR, states["actor"] if states else None)
+    yield
     if has_adapter(module.actor):
         save_adapter(module.actor, folder / ADAPTER, states.get("adapter"))
     module.tokenizer.save_pretrained(folder / ACTOR)
     if module.critic is not None:
         state = states["critic"] if states else module.critic.state_dict()
         save_file({k: v.contiguous() for k, v in state.items()}, folder / CRITIC)
+        yield
     for name, optimizer in optimizers_of(module).items():
         file = f"optimizer_{name}"
-        torch.save(states[file] if states else optimizer.state_dict(), folder / f"{file}.pt")
+        _save(states[file] if states else optimizer.state_dict(), folder / f"{file}.pt")
+        yield
 
 
 def read_weights(folder: Path, module: PPOModule) -> None:
@@ -79,6 +90,16 @@ def optimizers_of(module: PPOModule) -> dict[str, torch.optim.Optimizer]:
     found = module.optimizers(use_pl_optimizer=False)
     found = found if isinstance(found, list) else [found]
     return dict(zip(("actor", "critic"), found, strict=False))
+
+
+def _save(state: dict[str, Any], path: Path) -> None:
+    """Write tensors without zip's CRC-32, which takes as long as all else: the folder's marker has SHA-256."""
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        torch.save(state, path)
+    finally:
+        set_crc32_options(before)
 
 
 def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor], source: Path) -> None:

@@ -5,6 +5,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import nn
 
+from ppo_lightning.algorithms.running_sum import running_sum
 from ppo_lightning.engines.base import Request, Sampling
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -65,13 +66,13 @@ def _invert(probs: Float[torch.Tensor, "B V"], uniform: Float[torch.Tensor, "B"]
     short = -probs.shape[-1] % size
     blocks = (nn.functional.pad(probs, (0, short)) if short else probs).unflatten(-1, (-1, size))
     masses = blocks.sum(-1).double()
-    ends = masses.cumsum(-1)
+    ends = running_sum(masses)
     total = ends[:, -1:]
     target = torch.minimum(uniform.double().unsqueeze(-1) * total, total.nextafter(torch.zeros_like(total)))
     block = torch.searchsorted(ends, target, right=True)
     inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, size)).squeeze(1)
     rest = target - (ends - masses).gather(-1, block)
-    place = torch.searchsorted(inside.double().cumsum(-1), rest, right=True)
+    place = torch.searchsorted(running_sum(inside.double()), rest, right=True)
     last = size - 1 - inside.flip(-1).ne(0).to(torch.int8).argmax(-1, keepdim=True)
     return (block * size + torch.minimum(place, last)).squeeze(-1)
 
@@ -83,7 +84,7 @@ def _truncate(logits: Float[torch.Tensor, "B V"], sampling: Sampling) -> Float[t
         logits = logits.masked_fill(logits < kept, -torch.inf)
     if sampling.top_p < 1.0:
         ordered, index = logits.sort(-1, descending=True)
-        before = torch.softmax(ordered, -1).cumsum(-1) - torch.softmax(ordered, -1)
+        before = running_sum(torch.softmax(ordered, -1)) - torch.softmax(ordered, -1)
         removed = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, index, before >= sampling.top_p)
         logits = logits.masked_fill(removed, -torch.inf)
     if sampling.min_p > 0.0:

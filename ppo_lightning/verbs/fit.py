@@ -13,6 +13,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", default="never", metavar="auto|never|PATH", help="go on from the newest checkpoint, or a given one"
     )
+    parser.add_argument(
+        "--deterministic", action="store_true", help="deterministic kernels only, as trainer.deterministic=true"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -21,6 +24,8 @@ def run(options: argparse.Namespace) -> int:
     from ppo_lightning.config.validate import validate
     from ppo_lightning.offline import resolve_offline
 
+    if options.deterministic:
+        options.overrides = [*options.overrides, "trainer.deterministic=true"]
     loaded = load_recipe(options)
     validate(loaded.config)
     loaded = resolve_offline(loaded, say)

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import tempfile
 from collections import Counter
 
 import pytest
@@ -19,6 +20,8 @@ from ppo_lightning.errors import CheckpointError
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="follows system calls of Linux on x86_64")
 LOUD = 3
+ELSEWHERE = "/dev/shm"
+"""A file system in memory: not the one that tests write to."""
 ERRORS = {"write": errno.ENOSPC, "fsync": errno.EIO, "truncate": errno.ENOSPC, "allocate": errno.ENOSPC}
 
 
@@ -62,7 +65,10 @@ class Saving:
 
 @pytest.fixture(scope="module")
 def checked(model, tmp_path_factory):
-    """What the checks below found, made within one run: the models they save are those of a real step."""
+    """What the checks below found, made within one run: the models they save are those of a real step.
+
+    The system's temporary folder is on another file system meanwhile: a rename from there would be a copy.
+    """
     found = {}
     scratch = tmp_path_factory.mktemp("crash")
 
@@ -70,10 +76,14 @@ def checked(model, tmp_path_factory):
         schedule = next(callback for callback in trainer.callbacks if isinstance(callback, ScheduleCallback))
         schedule.store.save(module, trainer.datamodule)
         saving = Saving(module, trainer.datamodule, schedule.store.folder, scratch)
-        for part in (killed, replaced, naively_replaced, refused, ordered):
+        for part in (killed, naively_moved, replaced, naively_replaced, refused, ordered):
             found[part.__name__] = part(saving)
+        found["another"] = os.stat(tempfile.gettempdir()).st_dev != os.stat(scratch).st_dev
 
-    start(model, scratch, *EXTRAS["ppo"], "trainer.steps=2", "data.workers=0", callbacks=[At(2, check)])
+    with tempfile.TemporaryDirectory(dir=ELSEWHERE) as other, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", other)
+        patch.setenv("TMPDIR", other)
+        start(model, scratch, *EXTRAS["ppo"], "trainer.steps=2", "data.workers=0", callbacks=[At(2, check)])
     return found
 
 
@@ -90,14 +100,41 @@ def killed(saving):
     """Kill at each event, and half way through each file's first write; the first checkpoint is pruned at the end."""
     results = Counter()
     events = listed(saving, [1], keep=1)
-    for place, event in enumerate(events):
-        for torn in (False, True) if event.kind == "write" and events.index(event) == place else (False,):
+    for event in events:
+        for torn in (False, True) if event.kind == "write" and not event.nth else (False,):
             folder = saving.copy([1])
-            status, _ = trace(saving.save(folder, keep=1), folder, place, torn=torn)
+            status, _ = trace(saving.save(folder, keep=1), folder, event, torn=torn)
             assert os.WTERMSIG(status) == signal.SIGKILL
+            assert not torn_under_its_name(folder)
             results[saving.newest(folder)] += 1
             shutil.rmtree(folder)
     return results, Counter(event.kind for event in events)
+
+
+def torn_under_its_name(folder):
+    """Whether the second checkpoint is there, and not whole."""
+    path = folder / "step_000002"
+    return path.exists() and damage(path) is not None
+
+
+def naively_moved(saving):
+    """Kill at each event of a save that is made in the system's temporary folder and moved; count the torn ones."""
+
+    def save(folder):
+        def action():
+            made = shutil.copytree(saving.folder / "step_000002", tempfile.mkdtemp(), dirs_exist_ok=True)
+            shutil.move(made, folder / "step_000002")
+            return 0
+
+        return action
+
+    folder, torn = saving.copy([1]), 0
+    for event in trace(save(folder), folder)[1]:
+        folder = saving.copy([1])
+        trace(save(folder), folder, event)
+        torn += torn_under_its_name(folder)
+        shutil.rmtree(folder)
+    return torn
 
 
 def replaced(saving):
@@ -125,9 +162,9 @@ def swaps(saving, save):
     folder = saving.copy([1, 2])
     _, events = trace(save(folder), folder)
     last_write = max(place for place, event in enumerate(events) if event.kind == "write")
-    for place in range(last_write, len(events)):
+    for event in events[last_write:]:
         folder = saving.copy([1, 2])
-        trace(save(folder), folder, place)
+        trace(save(folder), folder, event)
         yield saving.newest(folder)
         shutil.rmtree(folder)
 
@@ -136,12 +173,12 @@ def refused(saving):
     """Let the first event of each kind on each path fail with the error that fits it."""
     results = Counter()
     events = listed(saving, [1])
-    for place, event in enumerate(events):
-        if events.index(event) != place:
+    for event in events:
+        if event.nth:
             continue
         folder = saving.copy([1])
         before = tree(folder / "step_000001")
-        status, _ = trace(saving.save(folder), folder, place, ERRORS.get(event.kind, errno.EACCES))
+        status, _ = trace(saving.save(folder), folder, event, ERRORS.get(event.kind, errno.EACCES))
         assert tree(folder / "step_000001") == before
         results[os.waitstatus_to_exitcode(status), saving.newest(folder)] += 1
         shutil.rmtree(folder)
@@ -173,6 +210,11 @@ def test_pitfall_43_killed_at_any_event_of_a_save(checked):
     assert {"open", "write", "fsync", "rename", "mkdir", "unlink"} <= set(kinds)
     assert set(results) == {1, 2}, f"torn, lost or unknown: {results}"
     assert sum(results.values()) > 60
+
+
+def test_pitfall_43_a_temporary_folder_on_another_file_system_would_tear(checked):
+    assert checked["another"]
+    assert checked["naively_moved"] > 10
 
 
 def test_pitfall_43_a_replaced_checkpoint_is_there_all_the_time(checked):

@@ -2,16 +2,24 @@
 
 import itertools
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import lightning as L
 import pytest
 from fault_rigs import EXTRAS, MOVING, At, differences, digests, in_child, owner, start
 
+from ppo_lightning.build import quiet
 from ppo_lightning.callbacks.rollout import RolloutCallback
 from ppo_lightning.callbacks.schedule import ScheduleCallback
+from ppo_lightning.checkpoint.files import damage
 from ppo_lightning.checkpoint.weights import optimizers_of
+from ppo_lightning.config.load import load
+from ppo_lightning.run import fit
 from ppo_lightning.signals import EXIT_TERMINATED
 
 LIMIT_S = 10
@@ -169,3 +177,82 @@ def test_pitfall_44_killed_in_the_middle_of_an_update(straight, model, tmp_path)
     code, run = start(model, tmp_path, *options, resume="auto")
     assert code == 0
     assert differences(straight, run) == []
+
+
+ROOT = Path(__file__).parents[2]
+REAL = [
+    "algorithm.adv_estimator=gae",
+    "critic.warmup_steps=0",
+    "data.prompts_per_step=4",
+    "rollout.response_tokens=4",
+    "update.sequences_per_minibatch=16",
+    "update.sequences_per_microbatch=16",
+    "validation.before_train=false",
+    "validation.every_steps=0",
+]
+"""PPO of 135 M parameters, actor and critic, on a CPU: 3.2 GB to put back and to save."""
+
+
+def stop_real(folder):
+    """Run until the signal that comes between two optimizer steps, and leave when that was; returns the exit code."""
+    quiet()
+    loaded = load(str(ROOT / "recipes" / "quickstart.yaml"), [*REAL, f"output_dir={folder}", "name=run"])
+    sent = During("actor's second")
+    code = fit(loaded, callbacks=[sent])
+    Path(folder, "sent").write_text(repr(sent.sent))
+    return code
+
+
+END_WITH = """
+import ast, sys
+sys.path[:] = ast.literal_eval(sys.argv[1])
+from ppo_lightning.__main__ import end_with
+end_with(lambda: {})
+"""
+"""A process that does some work and ends as the command does."""
+
+
+def test_pitfall_44_the_end_of_the_process_waits_for_what_asked_for_it_only():
+    """Handlers are called and output arrives; the interpreter is not taken apart, as it is without."""
+    handler = "__import__('atexit').register(print, 'called') and 7"
+    dying = "globals().__setitem__('kept', type('Kept', (), {'__del__': lambda self: print('taken apart')})())"
+    work = f"{dying} or {handler}"
+    for program, said in (
+        (END_WITH, "called"),
+        (END_WITH.replace("end_with(lambda: {})", "sys.exit({})"), "called\ntaken apart"),
+    ):
+        command = [sys.executable, "-c", program.replace("{}", work), str(sys.path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.strip()) == (7, said)
+
+
+@pytest.mark.long
+def test_pitfall_44_a_model_of_135_million_parameters(real_model, tmp_path):
+    """From the signal to the end of the process, all of the interpreter's own included."""
+    work = "__import__('test_pitfall_44_signals').stop_real(sys.argv[2])"
+    code = subprocess.run([sys.executable, "-c", END_WITH.replace("{}", work), str(sys.path), str(tmp_path)]).returncode
+    seconds = time.monotonic() - float((tmp_path / "sent").read_text())
+    print(f"{seconds:.1f} s from SIGTERM to the exit")  # noqa: T201 - the figure of docs/reliability.md: pytest -s
+    assert code == EXIT_TERMINATED
+    assert damage(tmp_path / "run" / "checkpoints" / "step_000001") is None
+    assert seconds < LIMIT_S
+
+
+FAKES = {"srun": 'echo "$@" >> "$SAID"; exit "$CODE"', "scontrol": 'echo scontrol "$@" >> "$SAID"'}
+
+
+@pytest.mark.parametrize(("code", "again"), [(EXIT_TERMINATED, ["scontrol requeue 7"]), (0, []), (1, [])])
+def test_pitfall_44_the_slurm_script_of_the_docs_submits_again_after_143(tmp_path, code, again):
+    """The script itself, with stand-ins for SLURM's two commands; a run that ended or failed is not submitted again."""
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    (script,) = re.findall(r"```bash\n(#SBATCH.*?)```", text, flags=re.DOTALL)
+    assert re.search(r"^#SBATCH .*--signal=TERM@\d+ .*--requeue\b", script, flags=re.MULTILINE)
+    for name, does in FAKES.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    places = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SAID": str(tmp_path / "said")}
+    subprocess.run(["bash", "-c", script], env=places | {"CODE": str(code), "SLURM_JOB_ID": "7"}, check=False)
+    asked, *rest = (tmp_path / "said").read_text().splitlines()
+    assert asked.startswith("python -m ppo_lightning fit")
+    assert asked.endswith("--resume auto")
+    assert rest == again

@@ -6,13 +6,17 @@ import os
 import platform
 import re
 import time
+import traceback
 from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
-from fault_rigs import EXTRAS, MOVING, digests, lines, start
+from fault_rigs import EXTRAS, MOVING, SMALL, digests, lines, start
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ppo_lightning.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "losses.json"
 KEYS = ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/vf_loss", "critic/score/mean", "actor/kl_loss")
@@ -51,6 +55,54 @@ def test_the_same_recipe_gives_the_same_numbers(twice):
         assert path.read_text() == (one / "rollouts" / path.name).read_text()
     last = f"step_{AGAIN:06d}"
     assert digests(one / "checkpoints" / last) == digests(two / "checkpoints" / last)
+
+
+@pytest.mark.parametrize(("flag", "wanted"), [([], False), (["--deterministic"], True)])
+def test_the_flag_puts_deterministic_kernels_in_force(model, tmp_path, monkeypatch, flag, wanted):
+    """What it does on a GPU is in tests/gpu/test_deterministic.py; what asks torch and cuBLAS for it is seen here."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    places = [f"model.path={model}", f"output_dir={tmp_path}", "name=run", "data.workers=0", "trainer.steps=1"]
+    try:
+        assert main(["fit", *flag, *SMALL, *EXTRAS["grpo"], *places]) == 0
+        assert torch.are_deterministic_algorithms_enabled() is wanted
+        assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if wanted else None)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+UNSTEADY = {"aten::cumsum", "aten::cumsum_", "aten::cumsum.out", "aten::histc", "aten::kthvalue", "aten::bincount"}
+UNSTEADY |= {"aten::median.dim", "aten::put_", "aten::cumprod", "aten::logcumsumexp"}
+"""Operations without a deterministic kernel for CUDA, which torch refuses there; some only with broken numbers."""
+
+
+class NoUnsteady(TorchDispatchMode):
+    """Notes where such an operation is called, other than by the function that has a way around it."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.found = 0, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        if function.name() in UNSTEADY and args[0].is_floating_point():
+            frames = [frame for frame in traceback.extract_stack() if "ppo_lightning/" in frame.filename]
+            if not frames or frames[-1].name != "running_sum":
+                self.found.append((function.name(), frames[-1:]))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_no_operation_of_a_step_lacks_a_deterministic_kernel(model, tmp_path, algorithm):
+    """Seen on a CPU: all operations of a run, with all that is optional in sampling."""
+    sampling = ["rollout.top_p=0.9", "rollout.top_k=50", "rollout_correction.rollout_is=token"]
+    with NoUnsteady() as mode:
+        start(model, tmp_path, *EXTRAS[algorithm], *MOVING, *sampling, "data.workers=0", "trainer.steps=1")
+    assert mode.calls > 1000
+    assert mode.found == []
+    with NoUnsteady() as mode:
+        torch.rand(3).cumsum(-1)
+        torch.ones(3, dtype=torch.int64).cumsum(-1)
+    assert [name for name, _ in mode.found] == ["aten::cumsum"]
 
 
 def test_another_seed_gives_others(twice, model, tmp_path):

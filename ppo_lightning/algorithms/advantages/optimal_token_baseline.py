@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ppo_lightning.algorithms.groups import group_largest, group_total
 from ppo_lightning.algorithms.masked import clear_masked, keep_bits, row_blocks, token_counts
+from ppo_lightning.algorithms.running_sum import running_sum
 from ppo_lightning.algorithms.valid_tokens import ValidTokens, find_valid
 
 WEIGHT_EPSILON = 1e-8
@@ -30,7 +31,7 @@ def path_variance(
         energy.mul_(rollout_is_weights.square())
     if not tokens.leading:  # else what is masked comes last and cannot add to a valid token
         clear_masked(energy, tokens.bits)
-    return clear_masked(energy.cumsum_(-1), tokens.bits)
+    return clear_masked(running_sum(energy, into=energy), tokens.bits)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Every call to the kernel with which a function changes files: listed, killed at, or made to fail (Linux, ptrace).
 
-The function runs in a forked copy of this process, whatever library it writes with, in whatever language.
+The function runs in a forked copy of this process, whatever library it writes with, in whatever language and thread.
 """
 
 import ctypes
@@ -14,7 +14,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.ptrace.restype = ctypes.c_long
 LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 TRACEME, GETREGS, SETREGS, SYSCALL, SETOPTIONS = 0, 12, 13, 24, 0x4200
-SYSGOOD, EXITKILL = 1, 1 << 20
+SYSGOOD, CLONE, EXITKILL = 1, 1 << 3, 1 << 20
+ALL = 0x40000000
+"""Of waitpid: threads too."""
 AVAILABLE = platform.machine() == "x86_64" and platform.system() == "Linux"
 
 R10, R8, RAX, RDX, RSI, RDI, ORIG_RAX = 7, 9, 10, 12, 13, 14, 15
@@ -31,20 +33,28 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class Event:
-    """One call: write, fsync, open (for writing), mkdir, rename, unlink, truncate; its path; its new name."""
+    """One call: write, fsync, open (for writing), mkdir, rename, unlink, truncate.
+
+    Attributes:
+        kind: which of these.
+        path: of the file, relative to the folder that is watched.
+        to: its new name.
+        nth: how many of the same came before it: threads may do theirs in another order at another time.
+    """
 
     kind: str
     path: str
     to: str = ""
+    nth: int = 0
 
 
 def trace(action, below=None, at=None, errno=None, torn=False):
-    """Run a function in a child and follow its calls.
+    """Run a function in a child and follow the calls of all its threads.
 
     Args:
         action: what runs; its result is the exit code.
         below: only calls on paths below this folder are events; None: all paths.
-        at: number of the event, from 0, at which something happens; None: nothing does.
+        at: the event, as an earlier trace gave it, at which something happens; None: nothing does.
         errno: the event fails with this error; None: the child is killed there.
         torn: a write gets half of its bytes onto the disk before the child is killed.
 
@@ -55,27 +65,26 @@ def trace(action, below=None, at=None, errno=None, torn=False):
     if child == 0:
         _run(action)
     os.waitpid(child, 0)
-    LIBC.ptrace(SETOPTIONS, child, None, SYSGOOD | EXITKILL)
-    events, inside, fate = [], False, None
+    LIBC.ptrace(SETOPTIONS, child, None, SYSGOOD | CLONE | EXITKILL)
+    LIBC.ptrace(SYSCALL, child, None, None)
+    events, inside, fates = [], set(), {}
     while True:
-        LIBC.ptrace(SYSCALL, child, None, None)
-        _, status = os.waitpid(child, 0)
+        thread, status = os.waitpid(-1, ALL)
         if not os.WIFSTOPPED(status):
-            return status, events
-        if os.WSTOPSIG(status) != signal.SIGTRAP | 0x80:
+            if thread == child:
+                return status, events
             continue
-        inside = not inside
-        if inside:
-            registers = _registers(child)
-            event = _event(child, registers, below)
-            if event is None:
-                continue
-            events.append(event)
-            if len(events) - 1 == at:
-                fate = _strike(child, registers, event, errno, torn)
-        elif fate is not None:
-            fate()
-            fate = None
+        if os.WSTOPSIG(status) == signal.SIGTRAP | 0x80:
+            inside ^= {thread}
+            if thread in inside:
+                event = _event(thread, _registers(thread), below, events)
+                if event is not None:
+                    events.append(event)
+                    if event == at:
+                        fates[thread] = _strike(child, thread, event, errno, torn)
+            elif thread in fates:
+                fates.pop(thread)()
+        LIBC.ptrace(SYSCALL, thread, None, None)
 
 
 def _run(action):
@@ -87,24 +96,25 @@ def _run(action):
         os._exit(99)
 
 
-def _strike(child, registers, event, errno, torn):
+def _strike(child, thread, event, errno, torn):
     """Kill at once, or change the call and return what is to be done when it returns."""
+    registers = _registers(thread)
     if errno is not None:
         registers[ORIG_RAX] = 2**64 - 1  # no call: nothing happens
-        LIBC.ptrace(SETREGS, child, None, registers)
+        LIBC.ptrace(SETREGS, thread, None, registers)
 
         def fail():
-            after = _registers(child)
+            after = _registers(thread)
             after[RAX] = 2**64 - errno
-            LIBC.ptrace(SETREGS, child, None, after)
+            LIBC.ptrace(SETREGS, thread, None, after)
 
         return fail
     if torn and event.kind == "write" and registers[RDX] > 1:
         registers[RDX] //= 2
-        LIBC.ptrace(SETREGS, child, None, registers)
+        LIBC.ptrace(SETREGS, thread, None, registers)
         return lambda: os.kill(child, signal.SIGKILL)
     os.kill(child, signal.SIGKILL)
-    return None
+    return lambda: None
 
 
 def _registers(child):
@@ -113,7 +123,7 @@ def _registers(child):
     return registers
 
 
-def _event(child, registers, below):
+def _event(child, registers, below, before):
     known = CALLS.get(registers[ORIG_RAX])
     if known is None:
         return None
@@ -134,7 +144,12 @@ def _event(child, registers, below):
         return None
     if path.startswith(("pipe:", "socket:", "anon_inode:", "/dev/", "/proc/")):
         return None
-    return Event(kind, path, to) if below is None or Path(path).is_relative_to(below) else None
+    if below is not None:
+        if not Path(path).is_relative_to(below):
+            return None
+        path, to = os.path.relpath(path, below), to and os.path.relpath(to, below)
+    nth = sum((event.kind, event.path, event.to) == (kind, path, to) for event in before)
+    return Event(kind, path, to, nth)
 
 
 def _path(child, folder, address):
