@@ -181,8 +181,6 @@ def test_pitfall_44_killed_in_the_middle_of_an_update(straight, model, tmp_path)
 
 ROOT = Path(__file__).parents[2]
 REAL = [
-    "algorithm.adv_estimator=gae",
-    "critic.warmup_steps=0",
     "data.prompts_per_step=4",
     "rollout.response_tokens=4",
     "update.sequences_per_minibatch=16",
@@ -190,13 +188,16 @@ REAL = [
     "validation.before_train=false",
     "validation.every_steps=0",
 ]
-"""PPO of 135 M parameters, actor and critic, on a CPU: 3.2 GB to put back and to save."""
+"""A model of 135 M parameters on a CPU: with AdamW's state 1.6 GB to put back and to save, with a critic 3.2 GB."""
 
 
-def stop_real(folder):
+def stop_real(folder, estimator):
     """Run until the signal that comes between two optimizer steps, and leave when that was; returns the exit code."""
     quiet()
-    loaded = load(str(ROOT / "recipes" / "quickstart.yaml"), [*REAL, f"output_dir={folder}", "name=run"])
+    loaded = load(
+        str(ROOT / "recipes" / "quickstart.yaml"),
+        [*REAL, f"algorithm.adv_estimator={estimator}", f"output_dir={folder}", "name=run"],
+    )
     sent = During("actor's second")
     code = fit(loaded, callbacks=[sent])
     Path(folder, "sent").write_text(repr(sent.sent))
@@ -227,15 +228,32 @@ def test_pitfall_44_the_end_of_the_process_waits_for_what_asked_for_it_only():
 
 
 @pytest.mark.long
-def test_pitfall_44_a_model_of_135_million_parameters(real_model, tmp_path):
-    """From the signal to the end of the process, all of the interpreter's own included."""
-    work = "__import__('test_pitfall_44_signals').stop_real(sys.argv[2])"
-    code = subprocess.run([sys.executable, "-c", END_WITH.replace("{}", work), str(sys.path), str(tmp_path)]).returncode
+@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+def test_pitfall_44_a_model_of_135_million_parameters(real_model, tmp_path, estimator):
+    """From the signal to the end of the process: within 10 s, or twice what the disk takes for the bytes."""
+    work = "__import__('test_pitfall_44_signals').stop_real(sys.argv[2], sys.argv[3])"
+    program = [sys.executable, "-c", END_WITH.replace("{}", work), str(sys.path), str(tmp_path), estimator]
+    code = subprocess.run(program).returncode
     seconds = time.monotonic() - float((tmp_path / "sent").read_text())
-    print(f"{seconds:.1f} s from SIGTERM to the exit")  # noqa: T201 - the figure of docs/reliability.md: pytest -s
+    saved = tmp_path / "run" / "checkpoints" / "step_000001"
+    size = sum(path.stat().st_size for path in saved.rglob("*") if path.is_file())
+    alone = written_in(tmp_path / "zeros", size)
+    print(f"{estimator}: {seconds:.1f} s from SIGTERM to the exit, {size / 1e9:.1f} GB; the disk alone: {alone:.1f} s")  # noqa: T201 - the figures of docs/reliability.md: pytest -s
     assert code == EXIT_TERMINATED
-    assert damage(tmp_path / "run" / "checkpoints" / "step_000001") is None
-    assert seconds < LIMIT_S
+    assert damage(saved) is None
+    assert seconds < max(LIMIT_S, 2 * alone)
+
+
+def written_in(path, size):
+    """Return the seconds in which so many bytes are written to a file and synced."""
+    piece, begin = bytes(2**22), time.monotonic()
+    with path.open("wb") as out:
+        for _ in range(-(-size // len(piece))):
+            out.write(piece)
+        os.fsync(out.fileno())
+    seconds = time.monotonic() - begin
+    path.unlink()
+    return seconds
 
 
 FAKES = {"srun": 'echo "$@" >> "$SAID"; exit "$CODE"', "scontrol": 'echo scontrol "$@" >> "$SAID"'}
