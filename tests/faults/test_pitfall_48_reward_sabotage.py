@@ -1,5 +1,6 @@
 """PITFALLS 47-49: nothing that a reward function does blocks, kills or falsifies a step."""
 
+import contextlib
 import os
 import random
 import signal
@@ -172,10 +173,20 @@ def trainer(way):
 
 
 def wait_for_no_survivors(trainer):
-    end = time.monotonic() + 10
+    """Return what is left after a while, each with what it is at: `{}` is what a test asks for."""
+    end = time.monotonic() + 30
     while survivors(trainer) and time.monotonic() < end:
-        os.sched_yield()
-    return survivors(trainer)
+        time.sleep(0.05)
+    return {pid: what_it_does(pid) for pid in survivors(trainer)}
+
+
+def what_it_does(pid):
+    """Return a process's state, parent, pending signals and what it waits for in the kernel, as far as it is there."""
+    found = []
+    for name in ("status", "cmdline", "wchan"):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/{name}").read_text())
+    return "\n".join(found)
 
 
 def test_workers_end_with_a_trainer_that_is_killed():
@@ -185,7 +196,7 @@ def test_workers_end_with_a_trainer_that_is_killed():
             assert survivors(process.pid)
         finally:
             process.send_signal(signal.SIGKILL)
-    assert wait_for_no_survivors(process.pid) == set()
+    assert wait_for_no_survivors(process.pid) == {}
 
 
 def test_a_trainer_that_just_ends_takes_its_workers_along():

@@ -110,7 +110,7 @@ def kept(folder, ranks):
 
 
 CLOCK = ("timing", "perf/throughput", "perf/time_per_step", "training/warnings")
-SPLIT = ("perf/padding_ratio", "global_seqlen")
+SPLIT = ("perf/padding_ratio", "perf/forward_only_rows", "global_seqlen")
 VOLATILE = (*CLOCK, *SPLIT)
 """What the clock decides (one of the warnings counted is about throughput), and what the split is meant to change."""
 
