@@ -110,7 +110,9 @@ def kept_or_zero(values: Float[Tensor, "..."], bits: Int[Tensor, "*shape"]) -> F
 def token_counts(mask: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:
     """Count the kept entries along the last dimension, of a mask or of its bits."""
     # PyTorch adds up booleans ten times slower than numbers on a CPU, and integers faster if it need not widen them.
-    return exact_sums(mask) if mask.dtype == torch.bool else mask.sum(-1, dtype=mask.dtype).double().abs()
+    if mask.dtype in (torch.int32, torch.int64):
+        return mask.sum(-1, dtype=mask.dtype).double().abs()
+    return exact_sums(mask) if mask.dtype == torch.bool else mask.sum(-1, dtype=torch.float64).abs()
 
 
 def exact_sums(values: Shaped[Tensor, "*shape R"]) -> Float64[Tensor, "*shape"]:

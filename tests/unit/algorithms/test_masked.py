@@ -155,3 +155,11 @@ def test_blocks_are_all_rows_once():
     assert [(block.start, block.stop) for block in row_blocks(torch.empty(3, 2**18))] == [(0, 1), (1, 2), (2, 3)]
     assert list(row_blocks(torch.empty(0, 4))) == []
     assert sum(len(torch.empty(3, 0)[block]) for block in row_blocks(torch.empty(3, 0))) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int64, torch.bfloat16, torch.float32])
+def test_counts_do_not_depend_on_the_type_of_the_mask(dtype):
+    """A row of 300 tokens overflows a byte, and bfloat16 has no 299."""
+    mask = (torch.arange(300) < torch.tensor([[300], [299], [0]])).to(dtype)
+    assert token_counts(mask).tolist() == [300.0, 299.0, 0.0]
+    assert token_counts(keep_bits(mask)).tolist() == [300.0, 299.0, 0.0]
