@@ -73,6 +73,26 @@ def test_pitfall_19_a_certain_token_has_log_prob_zero_there_only(llama):
     assert log_prob[1] < -100
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_pitfall_19_a_response_token_is_scored_by_the_position_before_it(llama, rows, place):
+    """The first one too: certain of it in that state, and not in the one of its own position (negative control)."""
+    ids, mask, valid = rows
+    states, targets = plain_states(llama, ids, mask, valid).detach(), ids[:, -5:][valid]
+    own = llama.model(input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0))
+    own = own.last_hidden_state[:, -5:][valid].detach()
+    before, after = states[place], own[place]
+    across = before - (before @ after) / (after @ after) * after
+    certain = torch.zeros(97, len(before))
+    certain[targets[place]] = 100 * across / (across @ before)
+    head = torch.nn.Linear(len(before), 97, bias=False)
+    head.weight = torch.nn.Parameter(certain)
+    llama.set_output_embeddings(head)
+    found, shifted = (token_log_probs(llama, each, targets, 1.0)[0] for each in (states, own))
+    assert float(found[place]) == pytest.approx(0.0, abs=1e-4)
+    assert float(found[targets != targets[place]].max()) < -3
+    assert float(shifted[place]) < -3
+
+
 def test_heads_that_are_more_than_a_matrix_are_seen(llama):
     assert check_head(llama)
     original = llama.forward
