@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, Curve]:
     """Train both with one seed until they have reached the target; return their curves."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "OMP_WAIT_POLICY": "passive"}
-        workers = start(settings(args, seed, folder), args.peer, environment)
+        workers = start(settings(args, seed, folder), ["transformers"], args.peer, environment)
         curves: dict[str, Curve] = {name: [] for name in workers}
         for _ in range(args.steps):
             behind = [name for name, curve in curves.items() if reached(curve, args.target) is None]

@@ -5,8 +5,8 @@
 The same model in float32, the same chat prompts in the same order, 8 prompts x 8 rollouts, GRPO without a reference,
 one optimizer step per rollout, responses of one length (the end token is ignored; --real-lengths: it ends them). Each
 trainer runs in a process of its own with the same number of threads; while one takes a step the other waits, without
-spinning. The first step of each is not counted. --engine vllm takes vLLM in ours. Groups of equal rewards cost ours a
-forward pass only; with --scores spread no two responses are worth the same, so that there is none.
+spinning. The first step of each is not counted. --engine transformers vllm runs ours once with each. Groups of equal
+rewards cost ours a forward pass only; with --scores spread no two responses are worth the same: there is none.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--real-lengths", action="store_true")
-    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    parser.add_argument("--engine", nargs="+", choices=("transformers", "vllm"), default=["transformers"])
     parser.add_argument("--scores", choices=("right", "spread"), default="spread", help="right: the answer decides")
     parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo", help="ppo: with critic and reference")
     args = parser.parse_args()
@@ -68,7 +68,7 @@ def main() -> None:
         work = vars(args) | {"folder": folder, "model": str(Path(args.model).resolve())}
         work |= {"lr": 1e-6, "shuffle": False, "seed": 1}
         environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "OMP_WAIT_POLICY": "passive"}
-        workers = start(work, args.peer, environment)
+        workers = start(work, args.engine, args.peer, environment)
         for worker in workers.values():
             worker.step()
         steps: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
@@ -81,9 +81,12 @@ def main() -> None:
     table(args, steps)
 
 
-def start(work: dict[str, Any], peer: str | None, environment: dict[str, str]) -> dict[str, Worker]:
-    """Start ours and, if its Python is given, TRL on the same work."""
-    commands = {"ours": [sys.executable, str(HERE / "step_ours.py"), json.dumps(work)]}
+def start(work: dict[str, Any], engines: list[str], peer: str | None, environment: dict[str, str]) -> dict[str, Worker]:
+    """Start ours with each engine and, if its Python is given, TRL on the same work."""
+    commands = {}
+    for engine in engines:
+        name = "ours" if engine == "transformers" else f"ours-{engine}"
+        commands[name] = [sys.executable, str(HERE / "step_ours.py"), json.dumps(work | {"engine": engine})]
     if peer:
         commands["TRL"] = [peer, str(HERE / "step_trl.py"), json.dumps(work)]
     return {name: Worker(made, environment, Path(work["folder"]) / f"{name}.log") for name, made in commands.items()}
@@ -94,8 +97,7 @@ def table(args: argparse.Namespace, steps: dict[str, list[dict[str, Any]]]) -> N
     lengths = "real lengths" if args.real_lengths else "fixed lengths"
     print(
         f"{args.algorithm}, {args.prompts} prompts x {args.rollouts}, R = {args.response} ({lengths}), scores: "
-        f"{args.scores}, float32, "
-        f"{args.threads} threads, {args.engine}, median of {args.rounds} alternating steps"
+        f"{args.scores}, float32, {args.threads} threads, median of {args.rounds} alternating steps"
     )
     print(f"| trainer | {' | '.join(PHASES)} | step, s | tokens/s | peak GiB |\n|{'---|' * (len(PHASES) + 4)}")
     for name, taken in steps.items():
@@ -104,9 +106,10 @@ def table(args: argparse.Namespace, steps: dict[str, list[dict[str, Any]]]) -> N
         rate = statistics.median(one["tokens"] / one["step_s"] for one in taken)
         peak = max(one["peak_gib"] for one in taken)
         print(f"| {name} | {' | '.join(phases)} | {seconds:.2f} | {rate:.0f} | {peak:.2f} |")
-    if len(steps) == 2:
-        ratios = [peer["step_s"] / ours["step_s"] for ours, peer in zip(steps["ours"], steps["TRL"], strict=True)]
-        print(f"\nTRL / ours: {statistics.median(ratios):.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f})")
+    for name, taken in steps.items():
+        if "TRL" in steps and name != "TRL":
+            ratios = [peer["step_s"] / ours["step_s"] for ours, peer in zip(taken, steps["TRL"], strict=True)]
+            print(f"\nTRL / {name}: {statistics.median(ratios):.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f})")
 
 
 if __name__ == "__main__":
