@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.step import Worker, start
+from benchmarks.step import Worker, environment, start
 from ppo_lightning.config.load import load
 from ppo_lightning.data.generators import generate
 
@@ -53,8 +53,7 @@ def main() -> None:
 def run(args: argparse.Namespace, seed: int) -> dict[str, Curve]:
     """Train both with one seed until they have reached the target; return their curves."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "OMP_WAIT_POLICY": "passive"}
-        workers = start(settings(args, seed, folder), ["transformers"], args.peer, environment)
+        workers = start(settings(args, seed, folder), ["transformers"], args.peer, environment(args.threads))
         curves: dict[str, Curve] = {name: [] for name in workers}
         for _ in range(args.steps):
             behind = [name for name, curve in curves.items() if reached(curve, args.target) is None]

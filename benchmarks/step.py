@@ -22,6 +22,9 @@ from typing import Any
 HERE = Path(__file__).parent
 PHASES = ("generate", "score", "log_probs", "update", "other")
 
+Steps = dict[str, list[dict[str, Any]]]
+"""The figures of each step, by trainer."""
+
 
 class Worker:
     """A trainer that takes one step each time it is asked."""
@@ -49,36 +52,56 @@ class Worker:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", required=True, help="JSONL file with question and answer")
-    parser.add_argument("--peer", help="Python of an environment with trl; without it ours alone is timed")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--rollouts", type=int, default=8)
-    parser.add_argument("--response", type=int, default=64)
-    parser.add_argument("--micro", type=int, default=16, help="sequences per micro-batch, of both")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--real-lengths", action="store_true")
-    parser.add_argument("--engine", nargs="+", choices=("transformers", "vllm"), default=["transformers"])
-    parser.add_argument("--scores", choices=("right", "spread"), default="spread", help="right: the answer decides")
-    parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo", help="ppo: with critic and reference")
-    args = parser.parse_args()
+    args = parser(__doc__).parse_args()
+    kept = Path(args.keep) if args.keep else None
+    steps: Steps = json.loads(kept.read_text()) if kept and kept.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        work = vars(args) | {"folder": folder, "model": str(Path(args.model).resolve())}
-        work |= {"lr": 1e-6, "shuffle": False, "seed": 1}
-        environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "OMP_WAIT_POLICY": "passive"}
-        workers = start(work, args.engine, args.peer, environment)
-        for worker in workers.values():
-            worker.step()
-        steps: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
+        workers = start(settings(args, folder), args.engine, args.peer, environment(args.threads))
+        for _ in range(args.warm):
+            for worker in workers.values():
+                worker.step()
         for _ in range(args.rounds):
-            for name, worker in workers.items():
-                steps[name].append(worker.step())
-                print(f"# {name} {json.dumps(steps[name][-1])}", file=sys.stderr, flush=True)
+            taken = {name: worker.step() for name, worker in workers.items()}
+            print(f"# {json.dumps(taken)}", file=sys.stderr, flush=True)
+            for name, figures in taken.items():
+                steps.setdefault(name, []).append(figures)
+            if kept:
+                kept.write_text(json.dumps(steps))
         for worker in workers.values():
             worker.process.kill()
     table(args, steps)
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """Return the arguments that say what a step is, and how often it is taken."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--model", required=True)
+    made.add_argument("--data", required=True, help="JSONL file with question and answer")
+    made.add_argument("--peer", help="Python of an environment with trl; without it ours alone is timed")
+    made.add_argument("--prompts", type=int, default=8)
+    made.add_argument("--rollouts", type=int, default=8)
+    made.add_argument("--response", type=int, default=64)
+    made.add_argument("--micro", type=int, default=16, help="sequences per micro-batch, of both")
+    made.add_argument("--warm", type=int, default=1, help="steps of each that are not counted")
+    made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--keep", metavar="FILE", help="JSON file of steps, added to after each round")
+    made.add_argument("--threads", type=int, default=os.cpu_count())
+    made.add_argument("--real-lengths", action="store_true")
+    made.add_argument("--engine", nargs="+", choices=("transformers", "vllm"), default=["transformers"])
+    made.add_argument("--scores", choices=("right", "spread"), default="spread", help="right: the answer decides")
+    made.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo", help="ppo: with critic and reference")
+    return made
+
+
+def settings(args: argparse.Namespace, folder: str) -> dict[str, Any]:
+    """Return what the workers are told."""
+    work = vars(args) | {"folder": folder, "model": str(Path(args.model).resolve())}
+    return work | {"lr": 1e-6, "shuffle": False, "seed": 1}
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Return the workers' environment: so many threads, that do not spin while they wait."""
+    return os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
 
 
 def start(work: dict[str, Any], engines: list[str], peer: str | None, environment: dict[str, str]) -> dict[str, Worker]:
@@ -89,15 +112,15 @@ def start(work: dict[str, Any], engines: list[str], peer: str | None, environmen
         commands[name] = [sys.executable, str(HERE / "step_ours.py"), json.dumps(work | {"engine": engine})]
     if peer:
         commands["TRL"] = [peer, str(HERE / "step_trl.py"), json.dumps(work)]
-    return {name: Worker(made, environment, Path(work["folder"]) / f"{name}.log") for name, made in commands.items()}
+    return {name: Worker(made, around, Path(work["folder"]) / f"{name}.log") for name, made in commands.items()}
 
 
-def table(args: argparse.Namespace, steps: dict[str, list[dict[str, Any]]]) -> None:
+def table(args: argparse.Namespace, steps: Steps) -> None:
     """Print medians by phase, and the ratio of whole steps with its spread over rounds."""
     lengths = "real lengths" if args.real_lengths else "fixed lengths"
     print(
         f"{args.algorithm}, {args.prompts} prompts x {args.rollouts}, R = {args.response} ({lengths}), scores: "
-        f"{args.scores}, float32, {args.threads} threads, median of {args.rounds} alternating steps"
+        f"{args.scores}, float32, {args.threads} threads, median of {len(next(iter(steps.values())))} alternating steps"
     )
     print(f"| trainer | {' | '.join(PHASES)} | step, s | tokens/s | peak GiB |\n|{'---|' * (len(PHASES) + 4)}")
     for name, taken in steps.items():

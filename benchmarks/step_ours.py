@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ppo_lightning.build import quiet
@@ -44,6 +45,9 @@ class OnDemand(L.Callback):
         tokens = int(batch.batch["response_mask"].sum())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         figures = {"step_s": seconds, "phases": phases, "tokens": tokens, "peak_gib": peak}
+        figures["timers"] = {name: timers.get(name, 0.0) for names in TIMERS.values() for name in names}
+        mask, width = batch.batch["attention_mask"], batch.batch["responses"].shape[1]
+        figures["lengths"] = torch.stack([mask[:, :-width].sum(-1), mask[:, -width:].sum(-1)], dim=1).tolist()
         figures["score"] = float(batch.batch["token_level_scores"].sum(-1).mean())
         print(json.dumps(figures), flush=True)
         self._wait()
@@ -92,6 +96,7 @@ def overrides(work: dict[str, Any]) -> list[str]:
         *scored,
         f"algorithm={work['algorithm']}",
         f"rollout={work['engine']}",
+        "rollout.memory_gib=1.5",  # vLLM's keys and values: enough for 64 rows of 400 tokens
         f"model.path={work['model']}",
         f"data.train={Path(work['data']).resolve()}",
         "data.val=null",
