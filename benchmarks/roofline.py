@@ -1,0 +1,97 @@
+"""Where each stage of our step stands against what the machine can do: its operations over the rate of matmuls.
+
+    python -m benchmarks.roofline --model MODEL_FOLDER --data TRAIN_JSONL [--algorithm ppo] [--response 64]
+
+Takes steps as benchmarks/step.py does, without a peer. The operations are those of the model (`metrics.flops`): a
+forward pass over each token, two more for a backward pass, logits at response tokens. `rows` counts a prompt once per
+response, as the model FLOPs of perf/mfu/* do; `run` counts it once per group, which is what is computed. The share is
+`run` over the seconds, over the rate of a square float32 matmul. Decoding multiplies few rows at a time: the rate of
+such a matmul and the rate of memory are printed beside.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.step import environment, parser, settings, start
+from ppo_lightning.metrics.flops import DenseShape, dense_shape, forward_flops
+
+PASSES = {"gen": 1, "old_log_prob": 1, "ref": 1, "values": 1, "update_actor": 3, "update_critic": 3}
+CRITIC = ("values", "update_critic")
+
+
+def main() -> None:
+    args = parser(__doc__).parse_args()
+    rates = measure(args.threads, args.model, args.prompts * args.rollouts)
+    with tempfile.TemporaryDirectory() as folder:
+        (worker,) = start(settings(args, folder), args.engine, None, environment(args.threads)).values()
+        taken = [worker.step() for _ in range(args.warm + args.rounds)][args.warm :]
+        worker.process.kill()
+    table(args, taken, rates)
+
+
+def measure(threads: int, model: str, rows: int) -> dict[str, float]:
+    """Return this machine's rates: square and thin matmuls in FLOP/s, copies in bytes/s."""
+    import torch
+    from transformers import AutoConfig
+
+    torch.set_num_threads(threads)
+    config = AutoConfig.from_pretrained(model)
+    wide, hidden, inner = 2048, config.hidden_size, config.intermediate_size
+    square, left, right = (torch.randn(*size) for size in ((wide, wide), (rows, hidden), (hidden, inner)))
+    source, target = torch.randn(2**26), torch.empty(2**26)
+    return {
+        "square": 2 * wide**3 / fastest(lambda: square @ square),
+        "thin": 2 * rows * hidden * inner / fastest(lambda: left @ right, 200),
+        "memory": 2 * 4 * len(source) / fastest(lambda: target.copy_(source)),
+    }
+
+
+def fastest(call: Callable[[], Any], times: int = 20) -> float:
+    """Return the seconds of the fastest of some calls."""
+    found = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def table(args: argparse.Namespace, taken: list[dict[str, Any]], rates: dict[str, float]) -> None:
+    """Print seconds, operations and share of each stage that ran: medians over steps."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(args.model)
+    print(
+        f"{args.algorithm}, {args.prompts} prompts x {args.rollouts}, R = {args.response}, {args.threads} threads: "
+        f"matmul {rates['square'] / 1e9:.0f} GFLOP/s, of {args.prompts * args.rollouts} rows "
+        f"{rates['thin'] / 1e9:.0f}, memory {rates['memory'] / 1e9:.0f} GB/s, median of {len(taken)} steps"
+    )
+    print("| stage | seconds | TFLOP, rows | TFLOP, run | share of the matmul rate |\n|---|---|---|---|---|")
+    for stage, passes in PASSES.items():
+        seconds = statistics.median(one["timers"][stage] for one in taken)
+        if seconds:
+            shape = dense_shape(config, 1 if stage in CRITIC else None)
+            rows, run = (passes * statistics.median(flops(shape, one, args, once) for one in taken) for once in (0, 1))
+            share = run / seconds / rates["square"]
+            print(f"| {stage} | {seconds:.2f} | {rows / 1e12:.2f} | {run / 1e12:.2f} | {share:.2f} |")
+
+
+def flops(shape: DenseShape, step: dict[str, Any], args: argparse.Namespace, once: bool) -> float:
+    """Return the operations of one forward pass over a step's rows, prompts once per group or per row."""
+    lengths = step["lengths"]
+    whole = forward_flops(shape, [sum(row) for row in lengths], sum(response for _, response in lengths))
+    if not once:
+        return whole
+    prompts = [prompt for prompt, _ in lengths]
+    return whole - forward_flops(shape, prompts, 0) * (1 - 1 / args.rollouts)
+
+
+if __name__ == "__main__":
+    main()
