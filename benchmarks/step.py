@@ -104,7 +104,7 @@ def environment(threads: int) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
 
 
-def start(work: dict[str, Any], engines: list[str], peer: str | None, environment: dict[str, str]) -> dict[str, Worker]:
+def start(work: dict[str, Any], engines: list[str], peer: str | None, around: dict[str, str]) -> dict[str, Worker]:
     """Start ours with each engine and, if its Python is given, TRL on the same work."""
     commands = {}
     for engine in engines:
