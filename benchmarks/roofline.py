@@ -6,7 +6,8 @@ Takes steps as benchmarks/step.py does, without a peer. The operations are those
 forward pass over each token, two more for a backward pass, logits at response tokens. `rows` counts a prompt once per
 response, as the model FLOPs of perf/mfu/* do; `run` counts it once per group, which is what is computed. The share is
 `run` over the seconds, over the rate of a square float32 matmul. Decoding multiplies few rows at a time: the rate of
-such a matmul and the rate of memory are printed beside.
+such a matmul and the rate of memory are printed beside. What is outside generation, rewards and the models' forward and
+backward passes is overhead: data flow, loss, metrics, optimizer.
 """
 
 import argparse
@@ -81,6 +82,8 @@ def table(args: argparse.Namespace, taken: list[dict[str, Any]], rates: dict[str
             rows, run = (passes * statistics.median(flops(shape, one, args, once) for one in taken) for once in (0, 1))
             share = run / seconds / rates["square"]
             print(f"| {stage} | {seconds:.2f} | {rows / 1e12:.2f} | {run / 1e12:.2f} | {share:.2f} |")
+    overhead = statistics.median(one["overhead_s"] for one in taken)
+    print(f"\noverhead: {overhead:.2f} s, {overhead / statistics.median(one['step_s'] for one in taken):.1%} of a step")
 
 
 def flops(shape: DenseShape, step: dict[str, Any], args: argparse.Namespace, once: bool) -> float:

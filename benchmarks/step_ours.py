@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ppo_lightning.build import quiet
 from ppo_lightning.config.load import load
 from ppo_lightning.config.validate import validate
 from ppo_lightning.run import fit
+from ppo_lightning.stages import forward
 
 TIMERS = {
     "generate": ("gen", "update_weights"),
@@ -26,15 +28,18 @@ TIMERS = {
 
 
 class OnDemand(L.Callback):
-    """Waits for a line before each step, and prints the figures of the step after it."""
+    """Waits for a line before each step, and prints the figures of the step after it; one rank does, others follow."""
 
     def __init__(self) -> None:
-        self.begin = 0.0
+        self.begin, self.in_models = 0.0, 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Wait for the first step's line."""
-        print(json.dumps({"step_ready": True}), flush=True)
-        self._wait()
+        """Wait for the first step's line; from now on the clock runs in forward and backward passes."""
+        forward.within = self._clocked(forward.within)
+        pl_module.manual_backward = self._clocked(pl_module.manual_backward)
+        if trainer.is_global_zero:
+            print(json.dumps({"step_ready": True}), flush=True)
+        self._wait(trainer)
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Print the step's figures; runs after its metrics. Wait for the next."""
@@ -45,17 +50,29 @@ class OnDemand(L.Callback):
         tokens = int(batch.batch["response_mask"].sum())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         figures = {"step_s": seconds, "phases": phases, "tokens": tokens, "peak_gib": peak}
+        waited = sum(timers.get(name, 0.0) for name in ("gen", "reward"))
+        figures["overhead_s"] = seconds - waited - self.in_models
         figures["timers"] = {name: timers.get(name, 0.0) for names in TIMERS.values() for name in names}
         mask, width = batch.batch["attention_mask"], batch.batch["responses"].shape[1]
         figures["lengths"] = torch.stack([mask[:, :-width].sum(-1), mask[:, -width:].sum(-1)], dim=1).tolist()
         figures["score"] = float(batch.batch["token_level_scores"].sum(-1).mean())
-        print(json.dumps(figures), flush=True)
-        self._wait()
+        if trainer.is_global_zero:
+            print(json.dumps(figures), flush=True)
+        self._wait(trainer)
 
-    def _wait(self) -> None:
-        if not sys.stdin.readline():
+    def _wait(self, trainer: L.Trainer) -> None:
+        if trainer.is_global_zero and not sys.stdin.readline():
             raise SystemExit(0)
-        self.begin = time.perf_counter()
+        self.begin, self.in_models = time.perf_counter(), 0.0
+
+    def _clocked(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            out = call(*args, **kwargs)
+            self.in_models += time.perf_counter() - start
+            return out
+
+        return timed
 
 
 def main() -> None:
@@ -94,6 +111,7 @@ def overrides(work: dict[str, Any]) -> list[str]:
     scored = [f"reward.path={Path(__file__)}", "reward.name=spread"] if work["scores"] == "spread" else []
     return [
         *scored,
+        *work.get("more", []),
         f"algorithm={work['algorithm']}",
         f"rollout={work['engine']}",
         "rollout.memory_gib=1.5",  # vLLM's keys and values: enough for 64 rows of 400 tokens
