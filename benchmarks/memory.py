@@ -1,10 +1,10 @@
 """Peak memory: the log-prob step against its textbook form; a step of B = 64, next to TRL's if its Python is given.
 
-    python -m benchmarks.memory [--rows 8] [--sequence 2048] [--grad] [--update MODEL --data JSONL [--peer PYTHON]]
+    python -m benchmarks.memory [--rows 8] [--sequence 2048] [--grad] [--device cuda] [--update MODEL --data JSONL]
 
 Every case runs in a process of its own. What is reported is the peak resident set above what the process held before
 the step (model and inputs were there), as the kernel counts it (VmHWM, set back just before the step), or sampled every
-10 ms where that cannot be set back.
+10 ms where that cannot be set back; on a GPU it is what torch had allocated. Seconds are of a second call.
 The log-prob case has a vocabulary of 49,152 and a model of SmolLM2-135M's shape with --layers random layers. The
 textbook form makes the logits of every position, log-softmax in float32, and gathers. --update goes through
 benchmarks/step.py: 8 prompts x 8 rollouts in micro-batches of 16, peak of the whole process.
@@ -48,6 +48,27 @@ class Peak:
         self.above = (resident("VmHWM") if self.exact else self.sampled) - self.start
 
 
+class DevicePeak:
+    """The most that torch had allocated on a GPU, above where it was at the start."""
+
+    def __enter__(self) -> "DevicePeak":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        self.start = torch.cuda.memory_allocated()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        import torch
+
+        self.above = torch.cuda.max_memory_allocated() - self.start
+
+
+def peak_of(device: str) -> Peak | DevicePeak:
+    """Return what watches a device's memory."""
+    return Peak() if device == "cpu" else DevicePeak()
+
+
 def resident(field: str) -> int:
     """Return a size in bytes from /proc/self/status."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -63,11 +84,13 @@ def log_prob_case(form: str, args: argparse.Namespace) -> dict:
     from ppo_lightning.models.token_log_probs import plain_states, token_log_probs
 
     torch.manual_seed(0)
-    model = random_model(args.layers)
-    ids = torch.randint(0, VOCABULARY, (args.rows, args.sequence))
+    dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
+    model = random_model(args.layers).to(args.device, dtype)
+    ids = torch.randint(0, VOCABULARY, (args.rows, args.sequence)).to(args.device)
     mask = torch.ones_like(ids)
     valid = mask[:, 1:].bool()
-    with Peak() as peak, torch.set_grad_enabled(args.grad):
+
+    def step() -> torch.Tensor:
         if form == "ours":
             states = plain_states(model, ids, mask, valid)
             found, _, _ = token_log_probs(model, states, ids[:, 1:][valid], 1.0)
@@ -76,8 +99,16 @@ def log_prob_case(form: str, args: argparse.Namespace) -> dict:
             found = logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)[valid]
         if args.grad:
             found.sum().backward()
-    head = None if not args.grad else float(model.get_output_embeddings().weight.grad.double().norm())
-    return {"bytes": peak.above, "sum": float(found.detach().double().sum()), "gradient": head}
+        return found.detach().double().sum().cpu()
+
+    with torch.set_grad_enabled(args.grad):
+        with peak_of(args.device) as peak:
+            total = float(step())
+        gradient = float(model.get_output_embeddings().weight.grad.double().norm()) if args.grad else None
+        begin = time.perf_counter()
+        step()
+        seconds = time.perf_counter() - begin
+    return {"bytes": peak.above, "sum": total, "gradient": gradient, "seconds": seconds}
 
 
 def random_model(layers: int) -> object:
@@ -118,6 +149,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: in bfloat16")
     parser.add_argument("--grad", action="store_true", help="with the backward pass")
     parser.add_argument("--update", metavar="MODEL", help="also take a step of 64 sequences with this model folder")
     parser.add_argument("--data", help="JSONL file with question and answer, for --update")
@@ -130,10 +162,11 @@ def main() -> None:
     found = {form: run(form, sys.argv[1:]) for form in ("ours", "textbook")}
     how = "forward and backward" if args.grad else "forward"
     size = f"{args.rows} rows x {args.sequence} tokens x {VOCABULARY} vocabulary, {args.layers} layers"
-    print(f"log-prob step ({how}): {size}")
-    print("| form | MiB above the start | sum of log-probs | norm of the head's gradient |\n|---|---|---|---|")
+    print(f"log-prob step ({how}) on {args.device}: {size}")
+    print("| form | MiB above the start | seconds | sum of log-probs | head's gradient |\n|---|---|---|---|---|")
     for form, numbers in found.items():
-        print(f"| {form} | {numbers['bytes'] / MIB:.0f} | {numbers['sum']:.6f} | {numbers['gradient'] or '-'} |")
+        figures = f"{numbers['bytes'] / MIB:.0f} | {numbers['seconds']:.3f} | {numbers['sum']:.6f}"
+        print(f"| {form} | {figures} | {numbers['gradient'] or '-'} |")
     print(f"textbook / ours: {found['textbook']['bytes'] / found['ours']['bytes']:.1f}", flush=True)
     if args.update:
         update(args)

@@ -28,6 +28,7 @@ def serve(engine: str, args: argparse.Namespace) -> None:
     started = time.perf_counter()
     dtype = getattr(torch, args.dtype)
     policy = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype)
+    policy.to("cuda" if torch.cuda.is_available() else "cpu")
     made = start(engine, args, policy)
     made.sync_weights(policy.named_parameters(), 1)
     requests = [Request(r, tuple(prompt(r)), (1, 0, 1, r, 0)) for r in range(args.prompts)]
@@ -71,14 +72,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES[:2], default=list(ENGINES[:2]))
     parser.add_argument("--server", help="address of a running server; without it servers are left out")
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.engine:
         serve(args.engine, args)
         return
-    engines = [engine for engine in ENGINES if engine != "vllm_server" or args.server]
-    results = compare(engines, args.rounds)
+    results = compare(args.engines + (["vllm_server"] if args.server else []), args.rounds)
     print(f"{args.prompts} prompts x {args.tokens} tokens, {args.dtype}, best of {args.rounds} alternating rounds")
     print("| engine | tokens/s | start, s |\n|---|---|---|")
     for engine, (ready, rates) in results.items():

@@ -5,7 +5,7 @@
 Takes steps as benchmarks/step.py does, without a peer. The operations are those of the model (`metrics.flops`): a
 forward pass over each token, two more for a backward pass, logits at response tokens. `rows` counts a prompt once per
 response, as the model FLOPs of perf/mfu/* do; `run` counts it once per group, which is what is computed. The share is
-`run` over the seconds, over the rate of a square float32 matmul. Decoding multiplies few rows at a time: the rate of
+`run` over the seconds, over the rate of a square matmul of --dtype. Decoding multiplies few rows at a time: the rate of
 such a matmul and the rate of memory are printed beside. What is outside generation, rewards and the models' forward and
 backward passes is overhead: data flow, loss, metrics, optimizer.
 """
@@ -28,38 +28,48 @@ CRITIC = ("values", "update_critic")
 
 
 def main() -> None:
-    args = parser(__doc__).parse_args()
-    rates = measure(args.threads, args.model, args.prompts * args.rollouts)
+    options = parser(__doc__)
+    options.add_argument("--dtype", default="float32")
+    args = options.parse_args()
+    rates = measure(args)
     with tempfile.TemporaryDirectory() as folder:
-        (worker,) = start(settings(args, folder), args.engine, None, environment(args.threads)).values()
+        work = settings(args, folder) | {"more": [f"model.dtype={args.dtype}"]}
+        (worker,) = start(work, args.engine, None, environment(args.threads)).values()
         taken = [worker.step() for _ in range(args.warm + args.rounds)][args.warm :]
         worker.process.kill()
     table(args, taken, rates)
 
 
-def measure(threads: int, model: str, rows: int) -> dict[str, float]:
-    """Return this machine's rates: square and thin matmuls in FLOP/s, copies in bytes/s."""
+def measure(args: argparse.Namespace) -> dict[str, float]:
+    """Return the rates of the GPU, else of the CPU: square and thin matmuls in FLOP/s, copies in bytes/s."""
     import torch
     from transformers import AutoConfig
 
-    torch.set_num_threads(threads)
-    config = AutoConfig.from_pretrained(model)
-    wide, hidden, inner = 2048, config.hidden_size, config.intermediate_size
-    square, left, right = (torch.randn(*size) for size in ((wide, wide), (rows, hidden), (hidden, inner)))
-    source, target = torch.randn(2**26), torch.empty(2**26)
+    torch.set_num_threads(args.threads)
+    config = AutoConfig.from_pretrained(args.model)
+    rows, wide, hidden, inner = args.prompts * args.rollouts, 4096, config.hidden_size, config.intermediate_size
+    gpu, dtype = torch.cuda.is_available(), getattr(torch, args.dtype)
+
+    def random(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device="cuda" if gpu else "cpu", dtype=dtype)
+
+    square, left, right, source = (random(*size) for size in ((wide, wide), (rows, hidden), (hidden, inner), (2**26,)))
+    target, wait = torch.empty_like(source), torch.cuda.synchronize if gpu else lambda: None
     return {
-        "square": 2 * wide**3 / fastest(lambda: square @ square),
-        "thin": 2 * rows * hidden * inner / fastest(lambda: left @ right, 200),
-        "memory": 2 * 4 * len(source) / fastest(lambda: target.copy_(source)),
+        "square": 2 * wide**3 / fastest(lambda: square @ square, wait),
+        "thin": 2 * rows * hidden * inner / fastest(lambda: left @ right, wait, 200),
+        "memory": 2 * source.nbytes / fastest(lambda: target.copy_(source), wait),
     }
 
 
-def fastest(call: Callable[[], Any], times: int = 20) -> float:
-    """Return the seconds of the fastest of some calls."""
+def fastest(call: Callable[[], Any], wait: Callable[[], None], times: int = 10) -> float:
+    """Return the seconds of the fastest of some calls; `wait` returns when the device has done its work."""
     found = []
     for _ in range(times):
+        wait()
         begin = time.perf_counter()
         call()
+        wait()
         found.append(time.perf_counter() - begin)
     return min(found)
 

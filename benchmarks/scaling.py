@@ -1,4 +1,4 @@
-"""What a step costs against prompts, rollouts, response and prompt lengths, and ranks: seconds, and a line through them.
+"""A step's seconds against prompts, rollouts, lengths of responses and prompts, and ranks, and a line through them.
 
     python -m benchmarks.scaling --model MODEL_FOLDER [--axes prompts rollouts response question ranks] [--plot OUT.png]
 
