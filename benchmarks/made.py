@@ -1,6 +1,8 @@
-"""Write a random model of 0.5B parameters with a tokenizer of bytes, and questions, where there is no network.
+"""Write a random model of 0.5B parameters and questions, where there is no network.
 
-python -m benchmarks.made MODEL_FOLDER DATA_JSONL [--layers 28]
+    python -m benchmarks.made MODEL_FOLDER DATA_JSONL [--layers 28]
+
+The tokens of its tokenizer are bytes.
 """
 
 import argparse
