@@ -24,7 +24,7 @@ BOUNDS = {
     "mini- and micro-batches": (0.66, 1.27),
     "metrics": (0.29, 0.40),
 }
-"""Bytes that a part allocates over those of the batch's tensors, at most: for GRPO and for PPO, which has two models."""
+"""The most that a part allocates, over the bytes of the batch: for GRPO, and for PPO with its two models."""
 
 
 class Allocated(TorchDispatchMode):
