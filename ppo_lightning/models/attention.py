@@ -7,6 +7,7 @@ of their prompt.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,25 +18,26 @@ from transformers.masking_utils import sdpa_mask
 
 ATTENTION = "ppo_lightning_sdpa"
 
+Part = tuple[Tensor, Tensor, Tensor]
+"""Queries (1, h, L, D), keys and values (1, K, L, D) of tokens that follow each other."""
+
 
 @dataclass(frozen=True)
 class Segment:
     """Tokens of a packed row that see each other only: a prompt and its responses, one after the other.
 
     Attributes:
-        begin: its first token.
         prompt: tokens of the prompt.
         responses: tokens of each response, (m,).
     """
 
-    begin: int
     prompt: int
     responses: tuple[int, ...]
 
     @property
-    def end(self) -> int:
-        """The token behind its last."""
-        return self.begin + self.prompt + sum(self.responses)
+    def parts(self) -> tuple[int, ...]:
+        """Tokens of the parts that attend apart: a prompt with only one response is one sequence."""
+        return (self.prompt, *self.responses) if len(self.responses) > 1 else (self.prompt + sum(self.responses),)
 
 
 def attention(
@@ -61,38 +63,35 @@ def attention(
 def _by_segment(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, segments: Sequence[Segment], **kwargs: Any
 ) -> Tensor:
+    """Attend within each segment. Tensors are cut once, into all parts: many slices would each add up a gradient."""
+    sizes = [size for segment in segments for size in segment.parts]
+    cut = zip(*(tensor.split(sizes, 2) for tensor in (query, key, value)), strict=True)
     parts: list[Tensor] = []
     for segment in segments:
-        own = slice(segment.begin, segment.end)
-        tokens = query[:, :, own], key[:, :, own], value[:, :, own]
-        if len(segment.responses) == 1:
-            parts.append(_attend(module, *tokens, None, **kwargs))
-        else:
-            parts += _tree(module, *tokens, segment, **kwargs)
+        first = next(cut)
+        parts.append(_attend(module, *first, None, **kwargs))
+        if len(segment.responses) > 1:
+            parts += _responses(module, first, list(islice(cut, len(segment.responses))), segment.responses, **kwargs)
     return torch.cat(parts, 1)
 
 
-def _tree(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, segment: Segment, **kwargs: Any
-) -> Iterator[Tensor]:
-    """Yield the prompt's attention and each response's: it sees the prompt and its own earlier tokens.
+def _responses(
+    module: nn.Module, prompt: Part, responses: Sequence[Part], lengths: Sequence[int], **kwargs: Any
+) -> list[Tensor]:
+    """Return each response's attention: it sees the prompt and its own earlier tokens.
 
     Responses of similar length are rows of one batch, filled up on the right, where no valid token looks.
     """
-    prompt, lengths = segment.prompt, segment.responses
-    yield _attend(module, query[:, :, :prompt], key[:, :, :prompt], value[:, :, :prompt], None, **kwargs)
-    queries, keys, values = (tensor[0, :, prompt:].split(list(lengths), 1) for tensor in (query, key, value))
     found: dict[int, Tensor] = {}
     for rows in _alike(lengths):
-        width = lengths[rows[0]]
-        shared = [tensor[:, :, :prompt].expand(len(rows), -1, -1, -1) for tensor in (key, value)]
-        own = [_side_by_side([parts[row] for row in rows], width) for parts in (keys, values)]
-        seen = torch.ones(width, prompt + width, dtype=torch.bool, device=query.device).tril(prompt)
+        width, before = lengths[rows[0]], prompt[1].shape[2]
+        query, *own = (_side_by_side([responses[row][place] for row in rows], width) for place in range(3))
+        shared = (tensor.expand(len(rows), -1, -1, -1) for tensor in prompt[1:])
         both = [torch.cat(pair, 2) for pair in zip(shared, own, strict=True)]
-        asked = _side_by_side([queries[row] for row in rows], width)
-        out = _attend(module, asked, both[0], both[1], seen[None, None], **kwargs)
-        found.update({row: out[place : place + 1, : lengths[row]] for place, row in enumerate(rows)})
-    yield from (found[row] for row in range(len(lengths)))
+        seen = torch.ones(width, before + width, dtype=torch.bool, device=query.device).tril(before)
+        out = _attend(module, query, *both, seen[None, None], **kwargs)
+        found.update({row: part[:, : lengths[row]] for row, part in zip(rows, out.split(1), strict=True)})
+    return [found[row] for row in range(len(lengths))]
 
 
 def _alike(lengths: Sequence[int]) -> Iterator[list[int]]:
@@ -107,8 +106,9 @@ def _alike(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _side_by_side(parts: Sequence[Tensor], width: int) -> Tensor:
-    """Stack (heads, length, D) tensors as (m, heads, width, D)."""
-    return torch.stack([nn.functional.pad(part, (0, 0, 0, width - part.shape[1])) for part in parts])
+    """Join (1, heads, length, D) tensors to (m, heads, width, D)."""
+    short = (width - part.shape[2] for part in parts)
+    return torch.cat([nn.functional.pad(part, (0, 0, 0, by)) if by else part for part, by in zip(parts, short)])
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 Rows of one prompt become one segment `prompt, r1, ..., rm`: positions restart behind the prompt for every response, and
 a response sees the prompt and itself only. Attention runs segment by segment, everything else over all tokens at once,
-so hidden states are those of the separate rows.
+so hidden states are those of the separate rows. A response's last token is left out: nothing is read behind it.
 """
 
 from collections.abc import Sequence
@@ -50,6 +50,7 @@ def pack(
     ids, valid = input_ids.cpu().numpy(), attention_mask.cpu().numpy().astype(bool)
     split = ids.shape[1] - response_width
     prompts, responses = valid[:, :split].sum(1), valid[:, split:].sum(1)
+    read = tokens_read(responses)
     parts: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     segments = []
@@ -61,12 +62,13 @@ def pack(
         positions.append(np.arange(prompt))
         end += prompt
         for row in rows:
-            length = int(responses[row])
+            length = int(read[row])
             parts.append(ids[row, split : split + length])
             positions.append(np.arange(prompt, prompt + length))
-            before[row, :length] = np.concatenate([[begin + prompt - 1], np.arange(end, end + length - 1)])[:length]
+            if responses[row]:
+                before[row, : length + 1] = [begin + prompt - 1, *range(end, end + length)]
             end += length
-        segments.append(Segment(begin, prompt, tuple(int(responses[row]) for row in rows)))
+        segments.append(Segment(prompt, tuple(int(read[row]) for row in rows)))
     device = input_ids.device
     return Packed(
         torch.from_numpy(np.concatenate(parts)).unsqueeze(0).to(device),
@@ -74,6 +76,11 @@ def pack(
         tuple(segments),
         torch.from_numpy(before).to(device),
     )
+
+
+def tokens_read(responses: np.ndarray) -> np.ndarray:
+    """Return how many tokens of responses of so many tokens (b,) the model computes: not the last."""
+    return (responses - 1).clip(min=0)
 
 
 def packed_states(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ppo_lightning.config.schema import UpdateConfig
 from ppo_lightning.models.critic import Critic
-from ppo_lightning.models.packing import packed_states
+from ppo_lightning.models.packing import packed_states, tokens_read
 from ppo_lightning.models.token_log_probs import plain_states, token_log_probs
 from ppo_lightning.parallel.micro_batches import (
     check_budget,
@@ -104,7 +104,7 @@ def share_prompts(batch: DataProto, update: UpdateConfig) -> list[list[int]]:
 
 def pack_width(prompts: np.ndarray, responses: np.ndarray, pack: list[int]) -> int:
     """Return the tokens of a packed segment, from those of each row's prompt and response."""
-    return int(prompts[pack[0]] + responses[pack].sum())
+    return int(prompts[pack[0]] + tokens_read(responses[pack]).sum())
 
 
 def fill(rows: list[int], widths: list[int], update: UpdateConfig) -> Iterator[list[int]]:
@@ -126,8 +126,7 @@ def _within(pack: list[int], prompts: np.ndarray, responses: np.ndarray, budget:
     """Cut a pack so that no part is wider than the token budget."""
     parts: list[list[int]] = [[]]
     for row in pack:
-        width = int(prompts[pack[0]] + responses[parts[-1]].sum() + responses[row])
-        if parts[-1] and width > budget:
+        if parts[-1] and pack_width(prompts, responses, [*parts[-1], row]) > budget:
             parts.append([])
         parts[-1].append(row)
     return parts

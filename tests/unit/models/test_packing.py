@@ -56,15 +56,28 @@ def test_an_attention_that_takes_no_segments_is_seen(llama, monkeypatch):
 
 
 def test_tokens_are_laid_once(rows):
+    """Of a response all but the last token, behind which nothing is read."""
     ids, mask, _ = rows
     packed = pack(ids, mask, 5, GROUPS)
-    assert packed.ids.shape == (1, 27)  # prompts 4, 6, 1 and responses 5 + 0 + 3, 1 + 5, 2: no padding
-    assert [(part.begin, part.end) for part in packed.segments] == [(0, 12), (12, 24), (24, 27)]
-    assert [(part.prompt, part.responses) for part in packed.segments] == [(4, (5, 0, 3)), (6, (1, 5)), (1, (2,))]
-    assert packed.ids[0, :12].tolist() == [*ids[0, 2:6].tolist(), *ids[0, 6:11].tolist(), *ids[2, 6:9].tolist()]
-    assert packed.positions[0, :12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6]
-    assert packed.before[2, :3].tolist() == [3, 9, 10]  # the prompt's last token, then the response's own
-    assert packed.before[4].tolist() == [17, 19, 20, 21, 22]  # row 3 has token 18
+    assert packed.ids.shape == (1, 22)  # prompts 4, 6, 1 and of responses 4 + 0 + 2, 0 + 4, 1: no padding
+    assert [(part.prompt, part.responses) for part in packed.segments] == [(4, (4, 0, 2)), (6, (0, 4)), (1, (1,))]
+    assert [part.parts for part in packed.segments] == [(4, 4, 0, 2), (6, 0, 4), (2,)]
+    assert packed.ids[0, :10].tolist() == [*ids[0, 2:6].tolist(), *ids[0, 6:10].tolist(), *ids[2, 6:8].tolist()]
+    assert packed.positions[0, :10].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5]
+    assert packed.before[2, :3].tolist() == [3, 8, 9]  # the prompt's last token, then the response's own
+    assert packed.before[4].tolist() == [15, 16, 17, 18, 19]
+    assert packed.before[1].tolist() == [0] * 5  # no response
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_responses_of_which_nothing_is_computed(llama, rows, length):
+    """One token is predicted by the prompt alone."""
+    ids, mask, valid = rows
+    mask, valid = mask.clone(), valid.clone()
+    mask[:, 6 + length :], valid[:, length:] = 0, False
+    plain = plain_states(llama, ids, mask, valid)
+    assert len(plain) == int(valid.sum())
+    assert torch.allclose(plain, packed_states(llama, ids, mask, valid, GROUPS), atol=1e-5)
 
 
 def test_models_with_a_sliding_window_are_left_alone(llama):
