@@ -107,8 +107,9 @@ def _alike(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 def _side_by_side(parts: Sequence[Tensor], width: int) -> Tensor:
     """Join (1, heads, length, D) tensors to (m, heads, width, D)."""
-    short = (width - part.shape[2] for part in parts)
-    return torch.cat([nn.functional.pad(part, (0, 0, 0, by)) if by else part for part, by in zip(parts, short)])
+    short = [width - part.shape[2] for part in parts]
+    filled = zip(parts, short, strict=True)
+    return torch.cat([nn.functional.pad(part, (0, 0, 0, by)) if by else part for part, by in filled])
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
