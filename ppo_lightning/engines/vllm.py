@@ -32,6 +32,9 @@ WORKER = "ppo_lightning.engines.vllm_worker.PolicyWeights"
 CPU_BATCH_TOKENS = 8192
 """Prompt tokens taken at once on a CPU."""
 
+CPU_BLOCK_TOKENS = 32
+"""The least that vLLM's attention takes on a CPU. Prompts share whole blocks only: with its 128 most share nothing."""
+
 
 @dataclass(frozen=True)
 class VllmOptions:
@@ -245,6 +248,7 @@ def _start(vllm: Any, folder: str, options: VllmOptions) -> Any:
         if options.gpu
         else {
             "kv_cache_memory_bytes": int(options.memory_gib * 2**30),
+            "block_size": CPU_BLOCK_TOKENS,
             # A prompt cut in two makes vLLM wind a seed's generator back, which CPU generators cannot do.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(CPU_BATCH_TOKENS, options.context),
