@@ -1,6 +1,5 @@
 """Our side of benchmarks/step.py and learning.py: a run that takes one step for every line on stdin."""
 
-import ctypes
 import json
 import resource
 import sys
@@ -20,7 +19,6 @@ from ppo_lightning.config.validate import validate
 from ppo_lightning.run import fit
 from ppo_lightning.stages import forward
 
-LIBC = ctypes.CDLL("libc.so.6")
 TIMERS = {
     "generate": ("gen", "update_weights"),
     "score": ("reward",),
@@ -63,7 +61,6 @@ class OnDemand(L.Callback):
         self._wait(trainer)
 
     def _wait(self, trainer: L.Trainer) -> None:
-        LIBC.malloc_trim(0)  # another trainer may need the memory meanwhile
         if trainer.is_global_zero and not sys.stdin.readline():
             raise SystemExit(0)
         self.begin, self.in_models = time.perf_counter(), 0.0

@@ -91,7 +91,7 @@ class Server:
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--host", "127.0.0.1"]
         command += ["--port", str(self.port), "--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager"]
         command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-        command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
+        command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192", "--block-size", "32"]
         command += ["--hf-overrides", '{"head_dtype": "float32"}']
         command += ["--kv-cache-memory-bytes", str(2**27)]
         command += ["--worker-extension-cls", "ppo_lightning.engines.vllm_worker.PolicyWeights"]

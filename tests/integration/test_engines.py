@@ -236,6 +236,29 @@ def test_no_prefix_of_former_weights(rig, monkeypatch):
 
 
 @pytest.mark.vllm
+def test_responses_share_their_prompt(rig, monkeypatch):
+    """Also within one call: all but what fills no block is computed once. Unlike prompts (control) share nothing."""
+    if rig.engine.name != "vllm":
+        pytest.skip("needs the scheduler in this process")
+    engine, cached = rig.engine.llm.llm_engine, []
+    step = engine.step
+
+    def watched():
+        outputs = step()
+        cached.extend(output.num_cached_tokens for output in outputs)
+        return outputs
+
+    monkeypatch.setattr(engine, "step", watched)
+    rig.engine.forget_prefixes()
+    prompt = [3 + (17 * place) % 700 for place in range(100)]
+    assert rig.gap([prompt] * 8, rig.generate([prompt] * 8)) <= 1e-4
+    assert sorted(cached) == [0] + [96] * 7
+    cached.clear()
+    rig.generate([[row + 3, *prompt] for row in range(8)])
+    assert cached == [0] * 8
+
+
+@pytest.mark.vllm
 def test_a_stale_head_is_caught(rig, monkeypatch):
     """Negative control: vLLM's own reload leaves the packed copy of a tied head as it was on a CPU."""
     if rig.engine.name != "vllm":
