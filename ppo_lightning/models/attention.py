@@ -68,8 +68,8 @@ def _by_segment(
     cut = zip(*(tensor.split(sizes, 2) for tensor in (query, key, value)), strict=True)
     parts: list[Tensor] = []
     for segment in segments:
-        first = next(cut)
-        parts.append(_attend(module, *first, None, **kwargs))
+        first: Part = next(cut)
+        parts.append(_attend(module, first, None, **kwargs))
         if len(segment.responses) > 1:
             parts += _responses(module, first, list(islice(cut, len(segment.responses))), segment.responses, **kwargs)
     return torch.cat(parts, 1)
@@ -85,12 +85,12 @@ def _responses(
     found: dict[int, Tensor] = {}
     for rows in _alike(lengths):
         width, before = lengths[rows[0]], prompt[1].shape[2]
-        query, *own = (_side_by_side([responses[row][place] for row in rows], width) for place in range(3))
-        shared = (tensor.expand(len(rows), -1, -1, -1) for tensor in prompt[1:])
-        both = [torch.cat(pair, 2) for pair in zip(shared, own, strict=True)]
+        query, key, value = (_side_by_side([responses[row][place] for row in rows], width) for place in range(3))
+        shared_key, shared_value = (tensor.expand(len(rows), -1, -1, -1) for tensor in prompt[1:])
+        part = query, torch.cat([shared_key, key], 2), torch.cat([shared_value, value], 2)
         seen = torch.ones(width, before + width, dtype=torch.bool, device=query.device).tril(before)
-        out = _attend(module, query, *both, seen[None, None], **kwargs)
-        found.update({row: part[:, : lengths[row]] for row, part in zip(rows, out.split(1), strict=True)})
+        out = _attend(module, part, seen[None, None], **kwargs)
+        found.update({row: one[:, : lengths[row]] for row, one in zip(rows, out.split(1), strict=True)})
     return [found[row] for row in range(len(lengths))]
 
 
@@ -112,8 +112,8 @@ def _side_by_side(parts: Sequence[Tensor], width: int) -> Tensor:
     return torch.cat([nn.functional.pad(part, (0, 0, 0, by)) if by else part for part, by in filled])
 
 
-def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
-    return sdpa_attention_forward(module, query, key, value, mask, **kwargs | {"is_causal": mask is None})[0]
+def _attend(module: nn.Module, part: Part, mask: Tensor | None, **kwargs: Any) -> Tensor:
+    return sdpa_attention_forward(module, *part, mask, **kwargs | {"is_causal": mask is None})[0]
 
 
 def use_attention(model: nn.Module) -> None:
