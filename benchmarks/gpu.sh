@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The GPU table of docs/performance.md, on one device: bash benchmarks/gpu.sh [PYTHON]. Under five minutes, no network.
+# Where a step stands on one GPU: bash benchmarks/gpu.sh [PYTHON]. Meant for under five minutes; needs no network.
 # A random model of 0.5B parameters in bfloat16: a step's stages against the device's rates, the log-prob step's memory
 # and speed against its textbook form, tokens per second of the engines that are installed.
 set -euo pipefail

@@ -2,7 +2,7 @@
 
     python -m benchmarks.made MODEL_FOLDER DATA_JSONL [--layers 28]
 
-The tokens of its tokenizer are bytes.
+Text is cut into bytes; what the model samples reads as words of one number each.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 QUESTIONS = 200
+VOCABULARY = 49152
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=49152,
+        vocab_size=VOCABULARY,
         hidden_size=1024,
         intermediate_size=4096,
         num_hidden_layers=args.layers,
@@ -36,15 +37,16 @@ def main() -> None:
         pad_token_id=0,
     )
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(args.model)
-    tokenizer().save_pretrained(args.model)
+    tokenizer(VOCABULARY).save_pretrained(args.model)
     lines = [{"question": f"{row} words " * 10, "answer": f"#### {row}"} for row in range(QUESTIONS)]
     Path(args.data).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose tokens are bytes, with a chat template of one line a message."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: place for place, token in enumerate(["<pad>", "<eos>", *alphabet])}
+def tokenizer(size: int = 0) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of bytes, filled up to `size` tokens with words, and a chat template of one line a message."""
+    tokens = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokens += [f"w{place}" for place in range(len(tokens), size)]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
     bytes_ = Tokenizer(models.BPE(vocabulary, []))
     bytes_.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_.decoder = decoders.ByteLevel()

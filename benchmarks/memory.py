@@ -1,6 +1,7 @@
 """Peak memory: the log-prob step against its textbook form; a step of B = 64, next to TRL's if its Python is given.
 
-    python -m benchmarks.memory [--rows 8] [--sequence 2048] [--grad] [--device cuda] [--update MODEL --data JSONL]
+    python -m benchmarks.memory [--rows 8] [--sequence 2048] [--grad] [--device cuda]
+    python -m benchmarks.memory --update MODEL --data JSONL [--peer PYTHON]
 
 Every case runs in a process of its own. What is reported is the peak resident set above what the process held before
 the step (model and inputs were there), as the kernel counts it (VmHWM, set back just before the step), or sampled every
@@ -64,11 +65,6 @@ class DevicePeak:
         self.above = torch.cuda.max_memory_allocated() - self.start
 
 
-def peak_of(device: str) -> Peak | DevicePeak:
-    """Return what watches a device's memory."""
-    return Peak() if device == "cpu" else DevicePeak()
-
-
 def resident(field: str) -> int:
     """Return a size in bytes from /proc/self/status."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -102,7 +98,7 @@ def log_prob_case(form: str, args: argparse.Namespace) -> dict:
         return found.detach().double().sum().cpu()
 
     with torch.set_grad_enabled(args.grad):
-        with peak_of(args.device) as peak:
+        with (Peak if args.device == "cpu" else DevicePeak)() as peak:
             total = float(step())
         gradient = float(model.get_output_embeddings().weight.grad.double().norm()) if args.grad else None
         begin = time.perf_counter()

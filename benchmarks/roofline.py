@@ -4,7 +4,8 @@
 
 Takes steps as benchmarks/step.py does, without a peer. The operations are those of the model (`metrics.flops`): a
 forward pass over each token, two more for a backward pass, logits at response tokens. `rows` counts a prompt once per
-response, as the model FLOPs of perf/mfu/* do; `run` counts it once per group, which is what is computed. The share is
+response, as the model FLOPs of perf/mfu/* do; `run` counts what is computed: a prompt once per group, of a response all
+but the last token, a backward pass for the rows that have one. The share is
 `run` over the seconds, over the rate of a square matmul of --dtype. Decoding multiplies few rows at a time: the rate of
 such a matmul and the rate of memory are printed beside. What is outside generation, rewards and the models' forward and
 backward passes is overhead: data flow, loss, metrics, optimizer.
@@ -23,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.step import environment, parser, settings, start
 from ppo_lightning.metrics.flops import DenseShape, dense_shape, forward_flops
 
-PASSES = {"gen": 1, "old_log_prob": 1, "ref": 1, "values": 1, "update_actor": 3, "update_critic": 3}
+STAGES = {"gen": "", "old_log_prob": "", "ref": "", "values": "", "update_actor": "actor", "update_critic": "critic"}
+"""Stages that run a model, and which model they train."""
 CRITIC = ("values", "update_critic")
 
 
@@ -85,25 +87,33 @@ def table(args: argparse.Namespace, taken: list[dict[str, Any]], rates: dict[str
         f"{rates['thin'] / 1e9:.0f}, memory {rates['memory'] / 1e9:.0f} GB/s, median of {len(taken)} steps"
     )
     print("| stage | seconds | TFLOP, rows | TFLOP, run | share of the matmul rate |\n|---|---|---|---|---|")
-    for stage, passes in PASSES.items():
+    for stage, trained in STAGES.items():
         seconds = statistics.median(one["timers"][stage] for one in taken)
         if seconds:
             shape = dense_shape(config, 1 if stage in CRITIC else None)
-            rows, run = (passes * statistics.median(flops(shape, one, args, once) for one in taken) for once in (0, 1))
+            rows, run = (
+                statistics.median(flops(shape, one, args, once) * passes(one, trained) for one in taken)
+                for once in (False, True)
+            )
             share = run / seconds / rates["square"]
             print(f"| {stage} | {seconds:.2f} | {rows / 1e12:.2f} | {run / 1e12:.2f} | {share:.2f} |")
     overhead = statistics.median(one["overhead_s"] for one in taken)
     print(f"\noverhead: {overhead:.2f} s, {overhead / statistics.median(one['step_s'] for one in taken):.1%} of a step")
 
 
+def passes(step: dict[str, Any], trained: str) -> float:
+    """Return how many forward passes a stage is worth: two more for the rows with a backward pass."""
+    return 1 + 2 * step["trained"].get(trained, 0)
+
+
 def flops(shape: DenseShape, step: dict[str, Any], args: argparse.Namespace, once: bool) -> float:
-    """Return the operations of one forward pass over a step's rows, prompts once per group or per row."""
-    lengths = step["lengths"]
-    whole = forward_flops(shape, [sum(row) for row in lengths], sum(response for _, response in lengths))
+    """Return the operations of one forward pass over a step's rows, or with `once` of what is run of them."""
+    scored = sum(response for _, response in step["lengths"])
     if not once:
-        return whole
-    prompts = [prompt for prompt, _ in lengths]
-    return whole - forward_flops(shape, prompts, 0) * (1 - 1 / args.rollouts)
+        return forward_flops(shape, [sum(row) for row in step["lengths"]], scored)
+    rows = [prompt + max(0, response - 1) for prompt, response in step["lengths"]]
+    again = forward_flops(shape, [prompt for prompt, _ in step["lengths"]], 0) * (1 - 1 / args.rollouts)
+    return forward_flops(shape, rows, scored) - again
 
 
 if __name__ == "__main__":

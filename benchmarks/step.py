@@ -22,6 +22,9 @@ from typing import Any
 HERE = Path(__file__).parent
 PHASES = ("generate", "score", "log_probs", "update", "other")
 
+SETUP = ("prompts", "rollouts", "response", "micro", "real_lengths", "scores", "algorithm", "engine", "threads")
+"""Arguments that a step depends on; kept steps have the same."""
+
 Steps = dict[str, list[dict[str, Any]]]
 """The figures of each step, by trainer."""
 
@@ -54,7 +57,10 @@ class Worker:
 def main() -> None:
     args = parser(__doc__).parse_args()
     kept = Path(args.keep) if args.keep else None
-    steps: Steps = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    setup = {name: getattr(args, name) for name in SETUP}
+    before, steps = json.loads(kept.read_text()) if kept and kept.exists() else (setup, {})
+    if before != setup:
+        raise SystemExit(f"--keep {kept}: its steps are of {before}, these of {setup}")
     with tempfile.TemporaryDirectory() as folder:
         workers = start(settings(args, folder), args.engine, args.peer, environment(args.threads))
         for _ in range(args.warm):
@@ -62,11 +68,11 @@ def main() -> None:
                 worker.step()
         for _ in range(args.rounds):
             taken = {name: worker.step() for name, worker in workers.items()}
-            print(f"# {json.dumps(taken)}", file=sys.stderr, flush=True)
             for name, figures in taken.items():
+                print(f"# {name}: {figures['step_s']:.1f} s", file=sys.stderr, flush=True)
                 steps.setdefault(name, []).append(figures)
             if kept:
-                kept.write_text(json.dumps(steps))
+                kept.write_text(json.dumps([setup, steps]))
         for worker in workers.values():
             worker.process.kill()
     table(args, steps)

@@ -52,6 +52,8 @@ class OnDemand(L.Callback):
         figures = {"step_s": seconds, "phases": phases, "tokens": tokens, "peak_gib": peak}
         waited = sum(timers.get(name, 0.0) for name in ("gen", "reward"))
         figures["overhead_s"] = seconds - waited - self.in_models
+        rows = {name: map(sum, zip(*pairs, strict=True)) for name, pairs in pl_module.context.trained.items()}
+        figures["trained"] = {name: trained / of_all for name, (trained, of_all) in rows.items()}
         figures["timers"] = {name: timers.get(name, 0.0) for names in TIMERS.values() for name in names}
         mask, width = batch.batch["attention_mask"], batch.batch["responses"].shape[1]
         figures["lengths"] = torch.stack([mask[:, :-width].sum(-1), mask[:, -width:].sum(-1)], dim=1).tolist()

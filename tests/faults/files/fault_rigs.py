@@ -4,13 +4,15 @@ import copy
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
 
 import lightning as L
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from benchmarks import made
 from ppo_lightning.build import quiet
 from ppo_lightning.checkpoint.weights import optimizers_of
 from ppo_lightning.config.load import load
@@ -55,17 +57,11 @@ MOVING = [
 
 def save_model(folder, seed=0):
     """Write a random model of one layer with a tokenizer of bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: place for place, token in enumerate(["<pad>", "<eos>", *alphabet])}
-    bytes_ = Tokenizer(models.BPE(vocabulary, []))
-    bytes_.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_, pad_token="<pad>", eos_token="<eos>")
-    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    tokenizer = made.tokenizer()
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(vocabulary),
+        vocab_size=len(tokenizer),
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=1,
