@@ -15,7 +15,11 @@ def gradients(model, number):
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("groups", [GROUPS, [[row] for row in range(6)]], ids=["prompts shared", "rows end to end"])
+@pytest.mark.parametrize(
+    "groups",
+    [GROUPS, [group[::-1] for group in GROUPS], [[row] for row in range(6)]],
+    ids=["prompts shared", "short before long", "rows end to end"],
+)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_states_and_gradients_equal_those_of_separate_rows(llama, rows, groups, checkpointing):
     """Also where activations are computed anew in the backward pass: the gradients are then the very same."""
