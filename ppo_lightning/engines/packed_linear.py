@@ -11,6 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from ppo_lightning.models.products import onednn_linear, onednn_takes
+
 ROWS = 64
 """What the layout is chosen for; products with any number of rows are right."""
 
@@ -35,10 +37,8 @@ def packed_linears(model: nn.Module) -> Iterator[None]:
 def _can_pack(module: nn.Linear) -> bool:
     if type(module) is not nn.Linear or "forward" in vars(module):
         return False
-    weight = module.weight
-    plain = type(weight) in (nn.Parameter, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
-    return plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return onednn_takes(module.weight)
 
 
 def _multiply(weight: Tensor, module: nn.Linear, states: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(states, weight, module.bias, "none", [], "")
+    return onednn_linear(states, weight, module.bias)

@@ -4,7 +4,6 @@ Row i's response token t is predicted by the hidden state one position before it
 the sampling temperature (float64 where the model is).
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +11,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ppo_lightning.models.products import onednn_linear, onednn_takes
+
 ROWS = 2048
 """Tokens whose logits are worked on at once."""
 
 TILE_ELEMENTS = 2**22
-"""Logits held at once, twice: 16 MiB of float32 each."""
+"""Logits worked on at once, twice: 16 MiB of float32 each."""
+
+KEPT_ELEMENTS = 2**26
+"""Logits held from the forward to the backward pass: 256 MiB of float32. Those of more tokens are computed again."""
 
 
 def token_log_probs(
@@ -42,7 +46,8 @@ def token_log_probs(
         with_squares: whether the sums over the vocabulary of squared probabilities are wanted.
     """
     head = model.get_output_embeddings()
-    wanted = (with_entropy, with_squares)
+    keep = torch.is_grad_enabled() and len(targets) * len(head.weight) <= KEPT_ELEMENTS
+    wanted = (with_entropy, with_squares, keep)
     log_prob, entropy, squares = _HeadLogProb.apply(states, head.weight, targets, temperature, wanted)
     return log_prob, entropy if with_entropy else None, squares if with_squares else None
 
@@ -95,17 +100,19 @@ def at_least_float32(tensor: Tensor) -> torch.dtype:
 
 
 class _HeadLogProb(torch.autograd.Function):
-    """Linear head, log-softmax, gather and entropy over N tokens, recomputing logits in the backward pass.
+    """Linear head, log-softmax, gather and entropy over N tokens; many tokens' logits are not kept, but recomputed.
 
     Tokens and vocabulary are cut into tiles that stay in a CPU's cache while they are worked on.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, wanted: tuple[bool, bool]
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, wanted: tuple[bool, bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.kept = [] if wanted[2] else None
         parts = [
-            _score(hidden[rows], weight, targets[rows], temperature, *wanted) for rows in _rows(len(targets), weight)
+            _score(hidden[rows], weight, targets[rows], temperature, *wanted[:2], ctx.kept)
+            for rows in _rows(len(targets), weight)
         ]
         log_prob, entropy, squares, log_norm = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
@@ -120,14 +127,19 @@ class _HeadLogProb(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """D logp = onehot - p; d H = -p (log p + H); both over T."""
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
+        kept, ctx.kept = ctx.kept, None  # they are overwritten: another backward pass computes them again
         grad_hidden = torch.zeros_like(hidden, dtype=at_least_float32(hidden))
         grad_weight = torch.zeros_like(weight, dtype=at_least_float32(weight)) if ctx.needs_input_grad[1] else None
         direct = torch.zeros_like(log_norm) if grad_log_prob is None else grad_log_prob / ctx.temperature
         for rows in _rows(len(targets), weight):
-            states, target, norm = hidden[rows], targets[rows], log_norm[rows, None]
-            for columns, buffers in _tiles(len(target), weight, norm):
-                log_p = head_logits(states, weight[columns], ctx.temperature, buffers[0]).sub_(norm)
-                grad = torch.exp(log_p, out=buffers[1])
+            states, target, norm = hidden[rows], targets[rows], log_norm[rows]
+            for columns in _tiles(len(target), weight):
+                if kept is None:
+                    log_p = head_logits(states, weight[columns], ctx.temperature).sub_(norm[:, None])
+                else:
+                    logits, above = kept.pop(0)
+                    log_p = logits.add_((above - norm)[:, None])
+                grad = log_p.exp()
                 if grad_entropy is None:
                     grad.mul_(-direct[rows, None])
                 else:
@@ -143,21 +155,28 @@ class _HeadLogProb(torch.autograd.Function):
 
 
 def _score(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool, with_squares: bool
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float,
+    with_entropy: bool,
+    with_squares: bool,
+    kept: list[tuple[Tensor, Tensor]] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return log-probabilities, entropies, sums of squared probabilities and log-normalisers (N,), tile by tile.
 
-    Sums are kept relative to the largest logit so far; what is not wanted is zeros.
+    Sums are relative to the largest logit so far; what is not wanted is zeros. A list takes each tile's logits below
+    the largest so far, and that.
     """
     largest = torch.full((len(hidden),), -torch.inf, dtype=at_least_float32(hidden), device=hidden.device)
     chosen, total, weighted, squares = (torch.zeros_like(largest) for _ in range(4))
-    for columns, buffers in _tiles(len(targets), weight, largest):
-        logits = head_logits(hidden, weight[columns], temperature, buffers[0])
+    for columns in _tiles(len(targets), weight):
+        logits = head_logits(hidden, weight[columns], temperature)
         here, place = _inside(targets, columns)
         chosen[here] = logits[here, place]
         before, largest = largest, torch.maximum(largest, logits.amax(-1))
         logits.sub_(largest[:, None])
-        probs = torch.exp(logits, out=buffers[1])
+        probs = logits.exp()
         shift = before - largest
         scale = shift.exp()
         if with_entropy:
@@ -166,25 +185,25 @@ def _score(
         if with_squares:
             squares = squares * scale.square() + torch.linalg.vecdot(probs, probs)
         total = total * scale + probs.sum(-1)
+        if kept is not None:
+            kept.append((logits, largest))
     log_norm = largest + total.log()
     entropy = total.log() - weighted / total if with_entropy else torch.zeros_like(total)
     return chosen - log_norm, entropy, squares / total.square(), log_norm
 
 
-def head_logits(hidden: Tensor, weight: Tensor, temperature: float = 1.0, out: Tensor | None = None) -> Tensor:
-    """Multiply by the output head in float32 at least, into `out` if given, and divide by the temperature.
+def head_logits(hidden: Tensor, weight: Tensor, temperature: float = 1.0) -> Tensor:
+    """Multiply by the output head in float32 at least, and divide by the temperature.
 
     Logits rounded to bfloat16 would be off by up to 0.06.
     """
-    if out is None:
-        out = hidden.new_empty(len(hidden), len(weight), dtype=at_least_float32(hidden))
-    if weight.dtype == out.dtype:
-        torch.mm(hidden, weight.T, out=out)
-    elif weight.is_cuda:
-        torch.mm(hidden, weight.T, out_dtype=out.dtype, out=out)
+    dtype = at_least_float32(hidden)
+    if weight.is_cuda and weight.dtype != dtype:
+        logits = torch.mm(hidden, weight.T, out_dtype=dtype)
     else:
-        torch.mm(hidden.to(out.dtype), weight.to(out.dtype).T, out=out)
-    return out if temperature == 1.0 else out.div_(temperature)
+        states, weight = hidden.to(dtype), weight.to(dtype)
+        logits = onednn_linear(states, weight) if onednn_takes(weight) else states @ weight.T
+    return logits if temperature == 1.0 else logits.div_(temperature)
 
 
 def _inside(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
@@ -198,12 +217,9 @@ def _rows(count: int, weight: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)] or [slice(0, 0)]
 
 
-def _tiles(rows: int, weight: Tensor, like: Tensor) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """Yield the vocabulary in parts (a GPU takes it whole), each with two buffers (rows, width) like `like`."""
+def _tiles(rows: int, weight: Tensor) -> Iterator[slice]:
+    """Yield the vocabulary in parts; a GPU takes it whole. Products of even widths are faster."""
     vocabulary = len(weight)
-    width = vocabulary if weight.is_cuda else min(vocabulary, max(1, TILE_ELEMENTS // max(rows, 1)))
-    both = like.new_empty(2, rows * width)
+    width = vocabulary if weight.is_cuda else max(64, TILE_ELEMENTS // max(rows, 1) // 64 * 64)
     for start in range(0, vocabulary, width):
-        columns = slice(start, min(start + width, vocabulary))
-        shape = rows, columns.stop - start
-        yield columns, tuple(buffer[: math.prod(shape)].view(shape) for buffer in both)
+        yield slice(start, min(start + width, vocabulary))

@@ -12,7 +12,7 @@ from ppo_lightning.config.schema import Config
 from ppo_lightning.config.validate import optimizer_steps, ranks, sequences_per_minibatch, sequences_per_step
 from ppo_lightning.models.load import model_path
 from ppo_lightning.models.lora import add_adapter
-from ppo_lightning.models.token_log_probs import TILE_ELEMENTS
+from ppo_lightning.models.token_log_probs import KEPT_ELEMENTS, TILE_ELEMENTS
 from ppo_lightning.plan.activations import Activations, measure
 from ppo_lightning.stages import uses_critic, uses_reference
 
@@ -181,11 +181,14 @@ def _pass(name: str, model: Model, load: Load, config: Config) -> list[Part]:
 
 
 def _logits(actor: Model, load: Load, config: Config) -> list[Part]:
-    """Return the logits at hand: they, their exponentials and one more; in the update the head's gradient."""
-    chunk = 3.0 * min(load.responses * actor.config.vocab_size, TILE_ELEMENTS) * FLOAT32
+    """Return the logits at hand, their exponentials and one more; in the update the head's gradient, and few logits."""
+    every = load.responses * actor.config.vocab_size
+    chunk = 3.0 * min(every, TILE_ELEMENTS) * FLOAT32
+    kept = every * FLOAT32 if every <= KEPT_ELEMENTS else 0
     head = 0 if config.model.lora_rank else actor.head
     return [
         Part("logits: one tile", chunk, frozenset({"forward", "update actor"})),
+        Part("logits: kept for the gradient", kept, frozenset({"update actor"})),
         Part("logits: head's gradient", head * FLOAT32, frozenset({"update actor"})),
     ]
 

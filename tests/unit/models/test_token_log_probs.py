@@ -22,7 +22,9 @@ def naive(model, ids, mask, valid, temperature):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("entropy", [False, True])
-def test_values_and_gradients_equal_the_naive_form(llama, rows, monkeypatch, temperature, entropy):
+@pytest.mark.parametrize("kept", [0, 2**26])
+def test_values_and_gradients_equal_the_naive_form(llama, rows, monkeypatch, temperature, entropy, kept):
+    monkeypatch.setattr(module, "KEPT_ELEMENTS", kept)
     monkeypatch.setattr(module, "ROWS", 5)
     monkeypatch.setattr(module, "TILE_ELEMENTS", 5 * 30)
     ids, mask, valid = rows
@@ -40,6 +42,19 @@ def test_values_and_gradients_equal_the_naive_form(llama, rows, monkeypatch, tem
         assert found[1] is None
     for ours, theirs in zip(gradients(llama, loss), gradients(llama, reference), strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+def test_a_second_backward_pass_is_the_first_again(llama, rows):
+    """The logits that were kept are used up by the first."""
+    ids, mask, valid = rows
+    states, targets = plain_states(llama, ids, mask, valid), ids[:, -5:][valid]
+    log_prob, entropy, _ = token_log_probs(llama, states, targets, 0.7, with_entropy=True)
+    weight = llama.get_output_embeddings().weight
+    first, second = (
+        torch.autograd.grad(log_prob.sum() + entropy.sum(), [states, weight], retain_graph=True) for _ in range(2)
+    )
+    for one, other in zip(first, second, strict=True):
+        assert float((one - other).norm() / one.norm()) < 1e-6
 
 
 def test_a_float64_model_is_scored_in_float64(llama, rows):
