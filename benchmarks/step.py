@@ -4,8 +4,8 @@
 
 The same model in float32, the same chat prompts in the same order, 8 prompts x 8 rollouts, GRPO without a reference,
 one optimizer step per rollout, responses of one length (the end token is ignored; --real-lengths: it ends them). Each
-trainer runs in a process of its own with the same number of threads; while one takes a step the other waits, without
-spinning. The first step of each is not counted. --engine transformers vllm runs ours once with each. Groups of equal
+trainer runs in a process of its own with the same number of threads; while one takes a step the other waits. The
+first step of each is not counted. --engine transformers vllm runs ours once with each. Groups of equal
 rewards cost ours a forward pass only; with --scores spread no two responses are worth the same: there is none.
 """
 
@@ -106,8 +106,8 @@ def settings(args: argparse.Namespace, folder: str) -> dict[str, Any]:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Return the workers' environment: so many threads, that do not spin while they wait."""
-    return os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    """Return the workers' environment: so many threads."""
+    return os.environ | {"OMP_NUM_THREADS": str(threads)}
 
 
 def start(work: dict[str, Any], engines: list[str], peer: str | None, around: dict[str, str]) -> dict[str, Worker]:

@@ -1,7 +1,6 @@
 """`fit`: train."""
 
 import argparse
-import os
 
 from ppo_lightning.verbs.recipe_option import add_recipe_option, load_recipe
 from ppo_lightning.verbs.say import say
@@ -20,7 +19,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve every other process on the CPU
     from ppo_lightning.config.validate import validate
     from ppo_lightning.offline import resolve_offline
 
