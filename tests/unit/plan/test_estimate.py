@@ -62,8 +62,16 @@ def test_parts_by_hand(estimate):
     assert parts["engine: keys and values"].bytes == 8 * 16 * 2 * 3 * 2 * 8 * 4
     # 4 rows x 6 response tokens x 97 logits x 4 bytes, three times.
     assert parts["logits: one tile"].bytes == 3 * 24 * 97 * 4
+    assert parts["logits: kept for the gradient"].bytes == 24 * 97 * 4
+    assert parts["logits: kept for the gradient"].phases == {"update actor"}
     assert "reference: weights" not in parts
     assert "actor: float32 copy" not in parts
+
+
+@pytest.mark.parametrize(("bound", "kept"), [(24 * 97, 24 * 97 * 4), (24 * 97 - 1, 0)])
+def test_more_logits_than_are_kept_are_none(estimate, monkeypatch, bound, kept):
+    monkeypatch.setattr("ppo_lightning.plan.estimate.KEPT_ELEMENTS", bound)
+    assert estimate()["logits: kept for the gradient"].bytes == kept
 
 
 @pytest.mark.parametrize(
