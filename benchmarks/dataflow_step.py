@@ -21,22 +21,24 @@ from dataflow_inputs import PROMPT_TOKENS, Size, columns, fields  # noqa: E402
 
 from ppo_lightning.algorithms.advantages.gae import gae  # noqa: E402
 from ppo_lightning.algorithms.advantages.grpo import grpo  # noqa: E402
+from ppo_lightning.config.schema import UpdateConfig  # noqa: E402
 from ppo_lightning.metrics.data import data_metrics  # noqa: E402
 from ppo_lightning.metrics.mismatch import mismatch_metrics  # noqa: E402
 from ppo_lightning.metrics.throughput import throughput_metrics  # noqa: E402
 from ppo_lightning.metrics.timing import timing_metrics  # noqa: E402
 from ppo_lightning.metrics.values import MetricBook  # noqa: E402
 from ppo_lightning.parallel.balance import balance  # noqa: E402
-from ppo_lightning.parallel.micro_batches import micro_batches, restore, split_rows, token_lengths  # noqa: E402
+from ppo_lightning.parallel.micro_batches import restore, token_lengths  # noqa: E402
 from ppo_lightning.protocol.contract import check_fields  # noqa: E402
 from ppo_lightning.protocol.data_proto import DataProto  # noqa: E402
 from ppo_lightning.protocol.padding import group_ids, verify_convention  # noqa: E402
 from ppo_lightning.stages.actor_loss import ActorLoss  # noqa: E402
+from ppo_lightning.stages.chunks import READ_BY_MODELS, micros  # noqa: E402
 from ppo_lightning.stages.critic_loss import CriticLoss  # noqa: E402
-from ppo_lightning.stages.forward import READ_BY_MODELS  # noqa: E402
 from ppo_lightning.stages.optimise import cut_minibatches  # noqa: E402
 
-STAGES, RANKS, MINIBATCHES, MICROBATCH = 9, 8, 4, 16
+STAGES, RANKS, MINIBATCHES = 9, 8, 4
+UPDATE = UpdateConfig(sequences_per_microbatch=16)
 Part = Iterator[tuple[str, Callable[[], Any]]]
 
 
@@ -50,6 +52,7 @@ class Step:
         small = Size(size.rows // size.rollouts, size.tokens, 1)
         self.prompts = DataProto.from_dict(None, columns(small))
         self.batch = self.prompts
+        self.modelled = torch.zeros(size.rows, size.tokens)
 
     def parts(self) -> Part:
         """Yield name and call of each part, in order."""
@@ -72,8 +75,8 @@ class Step:
     def forward(self) -> None:
         """Plan micro-batches of the whole batch and put what a model returned back into its order."""
         read = self.batch.select(READ_BY_MODELS)
-        micros = micro_batches(read, split_rows(read, MICROBATCH))
-        found = [(micro.rows, micro.batch.batch["responses"].float()) for micro in micros]
+        chunks = micros(read, UPDATE, sharing=True)
+        found = [(chunk.rows, self.modelled[: len(chunk.rows), : chunk.mask.shape[1]]) for chunk in chunks]
         restore(found, len(self.batch), self.size.tokens)
 
     def advantages(self) -> None:
@@ -90,7 +93,7 @@ class Step:
         """Cut one epoch into mini-batches, in order, and those into micro-batches."""
         rows = np.arange(len(self.batch))
         for mini in cut_minibatches(self.batch, np.split(rows, MINIBATCHES), loss.reads):
-            for _ in micro_batches(mini, split_rows(mini, MICROBATCH)):
+            for _ in micros(mini, UPDATE, sharing=True):
                 pass
 
     def metrics(self) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from ppo_lightning.errors import DataError
@@ -24,18 +23,21 @@ class MicroBatch:
 
     Attributes:
         rows: (b,) int64, which rows of the mini-batch these are.
-        batch: Their tensors, without the columns that are padding in all of them; their columns of objects.
+        tensors: of these rows, without the columns that are padding in all of them.
     """
 
     rows: np.ndarray
-    batch: DataProto
+    tensors: dict[str, Tensor]
 
 
-def split_rows(batch: DataProto, sequences: int, tokens: int | None = None) -> list[np.ndarray]:
+def split_rows(
+    prompts: np.ndarray, responses: np.ndarray, sequences: int, tokens: int | None = None
+) -> list[np.ndarray]:
     """Choose the rows of each micro-batch: rows of similar length together, the longest first.
 
     Args:
-        batch: Reads attention_mask (B, S) and responses (B, R).
+        prompts: (B,) tokens of each prompt.
+        responses: (B,) tokens of each response.
         sequences: Rows per micro-batch when `tokens` is None.
         tokens: Budget of one micro-batch, padding included; see `by_tokens`.
 
@@ -45,10 +47,7 @@ def split_rows(batch: DataProto, sequences: int, tokens: int | None = None) -> l
     Raises:
         DataError: a row alone is above the token budget.
     """
-    prompts, responses = token_lengths(batch)
-    if tokens is None:
-        return by_count(prompts + responses, sequences)
-    return by_tokens(prompts, responses, tokens)
+    return by_count(prompts + responses, sequences) if tokens is None else by_tokens(prompts, responses, tokens)
 
 
 def token_lengths(batch: DataProto) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +114,7 @@ def longest_first(lengths: np.ndarray) -> np.ndarray:
 
 
 def micro_batches(
-    batch: DataProto, row_lists: Sequence[np.ndarray], keys: Sequence[str] | None = None
+    batch: DataProto, row_lists: Sequence[np.ndarray], prompts: np.ndarray, responses: np.ndarray
 ) -> Iterator[MicroBatch]:
     """Yield the rows of each list, trimmed: columns that are padding in all of them are dropped.
 
@@ -125,32 +124,25 @@ def micro_batches(
     such columns is declared in `protocol.fields`; undeclared tensors keep their width.
 
     Args:
-        batch: Reads attention_mask (B, S), responses (B, R) and what `keys` names.
+        batch: Reads attention_mask (B, S) and responses (B, R).
         row_lists: Rows of each micro-batch (`split_rows`).
-        keys: Tensors that are wanted; None: all. Columns of objects come along when None.
+        prompts: (B,) tokens of each row's prompt (`token_lengths`).
+        responses: (B,) tokens of each row's response.
     """
-    prompts, responses = token_lengths(batch)
-    tensors = batch.tensors()
-    response_width = tensors["responses"].shape[1]
-    prompt_width = tensors["attention_mask"].shape[1] - response_width
     if not row_lists:
         return
-    values = tensors if keys is None else batch.select(keys, ()).tensors()
-    columns = batch.non_tensor_batch if keys is None else {}
-    axis = {key: _cut_axis(key) or "" for key in values}
+    tensors = batch.tensors()
+    prompt_width = tensors["attention_mask"].shape[1] - tensors["responses"].shape[1]
+    axis = {key: _cut_axis(key) for key in tensors}
     ends = np.cumsum([len(rows) for rows in row_lists])
     starts, order = np.concatenate([[0], ends[:-1]]), np.concatenate(row_lists)
     longest = (np.maximum.reduceat(lengths[order], starts).clip(min=1).tolist() for lengths in (prompts, responses))
-    for rows, prompt, right in zip(row_lists, *longest, strict=True):
-        left = prompt_width - prompt
-        spans = {"P": (left, prompt), "R": (0, right), "S": (left, prompt + right)}
+    for rows, prompt, response in zip(row_lists, *longest, strict=True):
         places = torch.from_numpy(rows).to(tensors["responses"].device)
-        trimmed = {}
-        for key, value in values.items():
-            part = value.narrow(1, *spans[axis[key]]) if axis[key] in spans else value
-            trimmed[key] = part.index_select(0, places)
-        objects = {key: column[rows] for key, column in columns.items()}
-        yield MicroBatch(rows, DataProto(TensorDict(trimmed, [len(rows)]), objects, batch.meta_info))
+        left, right = prompt_width - prompt, prompt_width + response
+        kept = {"P": slice(left, prompt_width), "R": slice(response), "S": slice(left, right)}
+        trimmed = {key: value[:, kept[axis[key]]] if axis[key] in kept else value for key, value in tensors.items()}
+        yield MicroBatch(rows, {key: value.index_select(0, places) for key, value in trimmed.items()})
 
 
 def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -> Tensor:
@@ -184,6 +176,7 @@ def restore(parts: Sequence[tuple[np.ndarray, Tensor]], rows: int, width: int) -
     return together
 
 
-def _cut_axis(key: str) -> str | None:
-    """Return the name of a tensor's second axis, along which it is trimmed; None: it keeps its width."""
-    return FIELDS[key].axes[1] if key in FIELDS and len(FIELDS[key].axes) > 1 else None
+def _cut_axis(key: str) -> str:
+    """Return the name of a tensor's second axis, along which it may be trimmed; "" where there is none."""
+    axes = FIELDS[key].axes if key in FIELDS else ()
+    return axes[1] if len(axes) > 1 else ""

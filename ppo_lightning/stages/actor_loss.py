@@ -14,9 +14,10 @@ from ppo_lightning.algorithms.tables import resolve
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.parallel.micro_batches import restore
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages.chunks import Chunk
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.correction import Bypass
-from ppo_lightning.stages.forward import Chunk, log_probs, without_grad
+from ppo_lightning.stages.forward import log_probs, without_grad
 from ppo_lightning.stages.forward_only import without_weight
 from ppo_lightning.stages.old_log_prob import log_entropy
 
@@ -87,7 +88,7 @@ class ActorLoss:
 
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return this micro-batch's share of the mini-batch loss and write its metrics."""
-        tensors, mask = micro.batch.batch, micro.mask
+        tensors, mask = micro.tensors, micro.mask
         actor = self.config.actor
         with_entropy = self.on_policy or actor.entropy_coeff != 0.0
         current, entropy, _ = log_probs(self.model, micro, self.temperature, entropy=with_entropy)
@@ -131,7 +132,7 @@ class ActorLoss:
 
     def _weights(self, micro: Chunk, current: Tensor) -> Tensor | None:
         if self.bypass is None:
-            return micro.batch.batch.get("rollout_is_weights", None)
+            return micro.tensors.get("rollout_is_weights")
         self.bypass.record(micro, current)
         return self.bypass.weights(micro, current)
 
@@ -149,7 +150,7 @@ class ActorLoss:
 
     def _old(self, micro: Chunk, current: Tensor, entropy: Tensor | None) -> Tensor:
         if not self.on_policy:
-            return micro.batch.batch["old_log_probs"]
+            return micro.tensors["old_log_probs"]
         self.measured.append((micro.rows, current.detach(), entropy.detach()))
         return current.detach()
 

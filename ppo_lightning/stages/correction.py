@@ -10,8 +10,8 @@ from ppo_lightning.algorithms.rollout_correction.weights import importance_weigh
 from ppo_lightning.algorithms.tables import PolicyLoss
 from ppo_lightning.parallel.micro_batches import restore
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages.chunks import Chunk
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import Chunk
 
 
 def correct_rollout(batch: DataProto, context: StepContext) -> None:
@@ -81,9 +81,9 @@ class Bypass:
 
     def weights(self, micro: Chunk, current: Tensor) -> Tensor | None:
         """Return the weights of a micro-batch from its own forward, or those of the mini-batch; None: no weights."""
-        tensors = micro.batch.batch
+        tensors = micro.tensors
         if self.whole or not self.weighted:
-            return tensors.get("rollout_is_weights", None)
+            return tensors.get("rollout_is_weights")
         log_ratio = keep_detached(current, micro.mask) - keep_detached(tensors["rollout_log_probs"], micro.mask)
         return importance_weights(log_ratio, micro.mask, self.settings)[0]
 

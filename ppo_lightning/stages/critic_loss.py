@@ -6,8 +6,9 @@ from ppo_lightning.algorithms.aggregation import LossCounts, aggregate
 from ppo_lightning.algorithms.value_loss import value_loss
 from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages.chunks import Chunk
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import Chunk, values
+from ppo_lightning.stages.forward import values
 from ppo_lightning.stages.forward_only import without_weight
 
 
@@ -42,7 +43,7 @@ class CriticLoss:
 
     def __call__(self, micro: Chunk, counts: LossCounts, book: MetricBook) -> Tensor:
         """Return this micro-batch's share of the mini-batch loss and write its metrics."""
-        tensors = micro.batch.batch
+        tensors = micro.tensors
         mask = micro.mask
         predicted = values(self.model, micro)
         clip = self.config.critic.cliprange_value

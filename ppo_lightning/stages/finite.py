@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ppo_lightning.parallel.micro_batches import MicroBatch
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.parallel.sharding import local
 from ppo_lightning.protocol.data_proto import DataProto
@@ -59,7 +59,12 @@ def find_fault(batch: DataProto, ranks: Ranks) -> Fault | None:
 
 
 def update_fault(
-    name: str, model: nn.Module, norm: Tensor, losses: Sequence[tuple[Any, Tensor]], ranks: Ranks
+    name: str,
+    model: nn.Module,
+    norm: Tensor,
+    mini: DataProto,
+    losses: Sequence[tuple[MicroBatch, Tensor]],
+    ranks: Ranks,
 ) -> Fault | None:
     """Return what was not finite in a mini-batch of the update, the same on every rank.
 
@@ -67,7 +72,8 @@ def update_fault(
         name: of the model.
         model: whose gradients are accumulated, and averaged over ranks.
         norm: of its gradient before clipping.
-        losses: each micro-batch (a Chunk) with its loss.
+        mini: the mini-batch.
+        losses: each of its micro-batches with its loss.
         ranks: the data-parallel group.
     """
     checked = [norm] if ranks.size > 1 else [norm, *(loss.to(norm.device) for _, loss in losses)]
@@ -76,7 +82,7 @@ def update_fault(
         return None
     for micro, loss in losses:
         if not torch.isfinite(loss):
-            return Fault("update", f"the {name}'s loss", row_names(micro.batch, range(len(micro.batch))))
+            return Fault("update", f"the {name}'s loss", row_names(mini, micro.rows.tolist()))
     for weight, parameter in model.named_parameters():
         if parameter.grad is not None and not torch.isfinite(local(parameter.grad)).all():
             return Fault("update", f"the {name}'s gradient of {weight}")

@@ -5,8 +5,9 @@ import torch
 from ppo_lightning.algorithms.aggregation import LossCounts, aggregate, count
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.stages import reads_squares
+from ppo_lightning.stages.chunks import Chunk
 from ppo_lightning.stages.context import StepContext
-from ppo_lightning.stages.forward import Chunk, log_probs, without_grad
+from ppo_lightning.stages.forward import log_probs, without_grad
 
 
 def old_log_prob(batch: DataProto, context: StepContext) -> None:

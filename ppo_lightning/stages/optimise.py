@@ -12,9 +12,9 @@ from ppo_lightning.metrics.values import MetricBook
 from ppo_lightning.parallel.gradients import average_gradients, total_norm
 from ppo_lightning.parallel.sharding import sum_gradients_at
 from ppo_lightning.protocol.data_proto import DataProto
+from ppo_lightning.stages.chunks import READ_BY_MODELS, Chunk, idle, micros
 from ppo_lightning.stages.context import StepContext
 from ppo_lightning.stages.finite import NAMES_A_ROW, update_fault
-from ppo_lightning.stages.forward import READ_BY_MODELS, Chunk, idle, micros
 from ppo_lightning.stages.forward_only import apart
 from ppo_lightning.stages.spread import epoch_rows
 
@@ -116,7 +116,7 @@ def _minibatch(mini: DataProto, counts: LossCounts | None, context: StepContext,
     loss.close(mini)
     if not context.ranks.sharded:  # a sharded model's gradients are averaged in its last backward pass
         average_gradients(loss.model.parameters(), context.ranks)
-    _step(context, loss, book, losses, last)
+    _step(mini, context, loss, book, losses, last)
     context.book.update(book)
 
 
@@ -154,12 +154,19 @@ def global_counts(minis: Sequence[DataProto], context: StepContext) -> list[Loss
     return [LossCounts(tokens, sequences, size) if tokens else None for tokens, sequences in found]
 
 
-def _step(context: StepContext, loss: Loss, book: MetricBook, losses: list[tuple[Chunk, Tensor]], last: bool) -> None:
+def _step(
+    mini: DataProto,
+    context: StepContext,
+    loss: Loss,
+    book: MetricBook,
+    losses: list[tuple[Chunk, Tensor]],
+    last: bool,
+) -> None:
     """Check, clip and apply the gradient; log its norm before clipping."""
     optimizer = context.optimizers[loss.name]
     parameters = list(loss.model.parameters())
     norm = total_norm(parameters, context.ranks)
-    context.fault = update_fault(loss.name, loss.model, norm, losses, context.ranks)
+    context.fault = update_fault(loss.name, loss.model, norm, mini, losses, context.ranks)
     if context.fault is None:
         nn.utils.clip_grads_with_norm_(parameters, loss.grad_clip, norm)
         if not context.undo.keep(optimizer, last):

@@ -16,7 +16,7 @@ from ppo_lightning.models.sharing import sharing_of
 from ppo_lightning.parallel.ranks import Ranks
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
-from ppo_lightning.stages import STAGES, forward
+from ppo_lightning.stages import STAGES, chunks
 from ppo_lightning.stages.context import StepContext
 
 PROMPTS, LENGTHS = (5, 5, 3, 3), (1, 2, 3, 6)
@@ -227,7 +227,7 @@ def test_groups_without_advantage_are_run_forward_only(step_on, monkeypatch, los
 def counted_micros(calls):
     def micros(mini, update, sharing, rows):
         calls.append(len(rows))
-        return forward.micros(mini, update, sharing, rows)
+        return chunks.micros(mini, update, sharing, rows)
 
     return micros
 

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppo_lightning.errors import DataError
-from ppo_lightning.parallel.micro_batches import by_count, by_tokens, micro_batches, restore, split_rows
+from ppo_lightning.parallel.micro_batches import (
+    by_count,
+    by_tokens,
+    micro_batches,
+    restore,
+    split_rows,
+    token_lengths,
+)
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right, verify_convention
 
@@ -34,6 +41,11 @@ def make(prompts=PROMPTS, responses=RESPONSES):
         {"uid": [f"u{row}" for row in range(rows)]},
         {"temperature": 1.0},
     )
+
+
+def cut(batch, sequences, tokens=None):
+    lengths = token_lengths(batch)
+    return micro_batches(batch, split_rows(*lengths, sequences, tokens), *lengths)
 
 
 def test_by_count_groups_similar_lengths():
@@ -86,28 +98,22 @@ def test_grouping_by_length_saves_computation():
 
 def test_trimming_drops_only_what_is_padding_everywhere():
     batch = make()
-    (micro,) = micro_batches(batch, [np.array([4, 0])])
+    (micro,) = micro_batches(batch, [np.array([4, 0])], *token_lengths(batch))
     # Row 4 holds 1 + 2 tokens, row 0 holds 2 + 3: two prompt columns and three response columns stay.
-    assert micro.batch.batch["prompts"].tolist() == [[0, 1], [1, 2]]
-    assert micro.batch.batch["responses"].tolist() == [[11, 12, 0], [11, 12, 13]]
-    assert micro.batch.batch["input_ids"].tolist() == [[0, 1, 11, 12, 0], [1, 2, 11, 12, 13]]
-    assert micro.batch.batch["attention_mask"].tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
-    torch.testing.assert_close(micro.batch.batch["advantages"], torch.tensor([[4.0, 4.1, 4.2], [0.0, 0.1, 0.2]]))
-    assert micro.batch.batch["dataset_index"].tolist() == [4, 0]
-    assert micro.batch.batch["mine"].shape == (2, R)  # undeclared: left as it is
-    assert micro.batch.non_tensor_batch["uid"].tolist() == ["u4", "u0"]
-    verify_convention(micro.batch)
+    assert micro.tensors["prompts"].tolist() == [[0, 1], [1, 2]]
+    assert micro.tensors["responses"].tolist() == [[11, 12, 0], [11, 12, 13]]
+    assert micro.tensors["input_ids"].tolist() == [[0, 1, 11, 12, 0], [1, 2, 11, 12, 13]]
+    assert micro.tensors["attention_mask"].tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    torch.testing.assert_close(micro.tensors["advantages"], torch.tensor([[4.0, 4.1, 4.2], [0.0, 0.1, 0.2]]))
+    assert micro.tensors["dataset_index"].tolist() == [4, 0]
+    assert micro.tensors["mine"].shape == (2, R)  # undeclared: left as it is
+    verify_convention(DataProto.from_dict(micro.tensors))
 
 
 def test_rows_without_response_keep_one_column():
-    (micro,) = micro_batches(make([1], [0]), [np.array([0])])
-    assert micro.batch.batch["input_ids"].tolist() == [[1, 0]]
-    assert micro.batch.batch["response_mask"].tolist() == [[0]]
-
-
-def test_only_wanted_tensors():
-    (micro,) = micro_batches(make(), [np.array([1])], keys=["input_ids", "response_mask"])
-    assert micro.batch.row_keys() == ["input_ids", "response_mask"]
+    (micro,) = cut(make([1], [0]), 1)
+    assert micro.tensors["input_ids"].tolist() == [[1, 0]]
+    assert micro.tensors["response_mask"].tolist() == [[0]]
 
 
 @pytest.mark.parametrize(
@@ -116,15 +122,15 @@ def test_only_wanted_tensors():
 def test_pitfall_13_results_return_to_their_rows(sequences, tokens):
     batch = make()
     parts = []
-    for micro in micro_batches(batch, split_rows(batch, sequences, tokens)):
-        parts.append((micro.rows, micro.batch.batch["advantages"] * micro.batch.batch["response_mask"]))
+    for micro in cut(batch, sequences, tokens):
+        parts.append((micro.rows, micro.tensors["advantages"] * micro.tensors["response_mask"]))
     expected = batch.batch["advantages"] * batch.batch["response_mask"]
     assert torch.equal(restore(parts, 5, R), expected)
 
 
 def test_pitfall_13_joining_without_restoring_mixes_rows():
     batch = make()
-    parts = [micro.batch.batch["dataset_index"] for micro in micro_batches(batch, split_rows(batch, 2))]
+    parts = [micro.tensors["dataset_index"] for micro in cut(batch, 2)]
     assert torch.cat(parts).tolist() != batch.batch["dataset_index"].tolist()
 
 

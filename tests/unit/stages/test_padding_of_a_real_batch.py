@@ -10,7 +10,7 @@ from ppo_lightning.models.packing import pack
 from ppo_lightning.protocol.columns import as_column
 from ppo_lightning.protocol.data_proto import DataProto
 from ppo_lightning.protocol.padding import pad_left, pad_right
-from ppo_lightning.stages.forward import micros
+from ppo_lightning.stages.chunks import micros
 
 # The first 64 rows of train.jsonl: tokens of the question in the chat template, and of the worked answer with its end.
 QUESTIONS = [
@@ -188,7 +188,7 @@ def test_padding_under_a_token_budget_is_at_most_a_tenth(gsm8k, budget):
 def test_padding_both_sides_apart_would_be_a_fifth(gsm8k):
     """Negative control: rows trimmed to the longest prompt plus the longest response among them."""
     chunks = list(micros(gsm8k, UpdateConfig(tokens_per_microbatch=4096), False))
-    both = sum(chunk.batch.batch["input_ids"].numel() for chunk in chunks)
+    both = sum(chunk.tensors["input_ids"].numel() for chunk in chunks)
     assert both / sum(chunk.needed for chunk in chunks) > 1.15
 
 
@@ -202,7 +202,7 @@ def test_packed_rows_have_no_padding(gsm8k, shared):
     assert ratio(batch, update, sharing) == 1.0
     tokens = 0
     for chunk in micros(batch, update, sharing):
-        tensors = chunk.batch.batch
+        tensors = chunk.tensors
         packed = pack(tensors["input_ids"], tensors["attention_mask"], tensors["responses"].shape[1], chunk.groups)
         assert packed.ids.shape == (1, chunk.computed)
         assert chunk.computed <= 4096
