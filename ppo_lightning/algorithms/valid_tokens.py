@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from ppo_lightning.algorithms.masked import kept_or_zero, token_counts
+from ppo_lightning.algorithms.masked import clear_masked, kept_or_zero, token_counts
 from ppo_lightning.algorithms.running_sum import running_sum
 
 # float32 ends at 2^128: values below 2^32 may be divided by a power of the decay that is 1 / LARGEST_POWER.
@@ -62,12 +62,14 @@ class ValidTokens:
 
     def rewards_to_go(self, rewards: Float[Tensor, "B R"], gamma: float) -> Float[Tensor, "B R"]:
         """Return packed discounted sums of the rewards from each valid token on, credited as in `pack_rewards`."""
-        if gamma == 1 and self.leading and rewards.numel():
+        if self.leading and rewards.numel():
             last = (token_counts(self.bits).long() - 1).clamp(min=0).unsqueeze(1)
             final = rewards.gather(1, last)
             written, at_end = (part.view(torch.int32).count_nonzero() for part in (rewards, final))
-            if written == at_end:  # one reward a row, and at its end: every token has it to go
-                return kept_or_zero(final, self.bits)
+            if written == at_end:  # one reward a row, and at its end: every token has it to go, discounted
+                if gamma == 1:
+                    return kept_or_zero(final, self.bits)
+                return clear_masked(_discounts(last.squeeze(1), rewards.shape[1], gamma).mul_(final), self.bits)
         return reverse_scan(self.pack_rewards(rewards), gamma)
 
     def unpack(self, values: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
@@ -104,6 +106,13 @@ def reverse_scan(values: Float[Tensor, "B R"], decay: float) -> Float[Tensor, "B
         scale = powers[: block.shape[1]]
         running_sum(block.div_(scale), into=block).mul_(scale)
     return steps.flip(-1)
+
+
+def _discounts(last: Int64[Tensor, "B"], width: int, gamma: float) -> Float[Tensor, "B R"]:
+    """Return `gamma^(last - t)` for every column t up to a row's last, 1 behind it."""
+    steps = torch.arange(width - 1, -width, -1, dtype=torch.float64, device=last.device).clamp_(min=0)
+    # A row is a window of the powers of gamma, from the power of its first column on.
+    return torch.pow(gamma, steps).float().unfold(0, width, 1).index_select(0, width - 1 - last)
 
 
 def _columns(kept: Bool[Tensor, "B R"]) -> Int64[Tensor, "B R"]:

@@ -84,9 +84,25 @@ def test_rewards_to_go_wherever_the_rewards_are(corner):
     assert found.tolist() == [expected, [1, 1, 1, 1]]
 
 
-def test_discounted_rewards_are_no_less_to_go_because_there_is_one():
-    found = find_valid(keep_bits(torch.tensor([[1, 1, 1, 0]]))).rewards_to_go(torch.tensor([[0, 0, 4.0, 0]]), 0.5)
-    assert found.tolist() == [[1, 2, 4, 0]]
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.97])
+@pytest.mark.parametrize("corner", CORNERS)
+def test_discounted_rewards_to_go_wherever_the_rewards_are(corner, gamma):
+    mask, rewards, _ = CORNERS[corner]
+    both = torch.tensor([rewards, [0, 0, 0, 2]], dtype=torch.float32)
+    tokens = find_valid(keep_bits(torch.tensor([mask, [1, 1, 1, 1]])))
+    expected = [[0.0] * 4, [0.0] * 4]
+    for row, credited in enumerate(tokens.pack_rewards(both).tolist()):
+        after = 0.0
+        for t in reversed(range(4)):
+            after = expected[row][t] = credited[t] + gamma * after
+    torch.testing.assert_close(tokens.rewards_to_go(both, gamma), torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_discounts_begin_at_the_last_token_of_each_row():
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+    rewards = torch.tensor([[0, 0, 4.0, 0], [-2.0, 0, 0, 0], [0, 0, 0, 8.0], [5.0, 0, 0, 0]])
+    found = find_valid(keep_bits(mask)).rewards_to_go(rewards, 0.5)
+    assert found.tolist() == [[1, 2, 4, 0], [-2, 0, 0, 0], [1, 2, 4, 8], [0] * 4]
 
 
 def test_a_nan_reward_stays_visible():
