@@ -5,9 +5,9 @@
 The same model in float32, the same chat prompts in the same order, 8 prompts x 8 rollouts, GRPO without a reference,
 one optimizer step per rollout, responses of one length (the end token is ignored; --real-lengths: it ends them). Each
 trainer runs in a process of its own with the same number of threads; while one takes a step the other waits and holds
-no memory that it does not use. The
-first step of each is not counted. --engine transformers vllm runs ours once with each. Groups of equal rewards cost
-ours a forward pass only; with --scores spread no two responses are worth the same: there is none.
+no memory that it does not use. The first step of each is not counted. --engine transformers vllm runs ours once with
+each. Groups of equal rewards cost ours a forward pass only; with --scores spread no two responses are worth the same:
+there is none.
 """
 
 import argparse
