@@ -1,10 +1,9 @@
-"""Run every comparison with verl and write docs/parity.md: python tests/parity/report.py [--check].
+"""Run every comparison with verl and write docs/parity.md: python tests/parity/report.py.
 
-Reads COMPARISONS and DIFFERENCES of each test_parity_*.py beside it. With --check nothing is written; the exit code is
-1 if a difference exceeds the tolerance or the page's rows are not those of the tests.
+Reads COMPARISONS and DIFFERENCES of each test_parity_*.py beside it. The exit code is 1 if a difference exceeds the
+tolerance; test_page.py sees that the page's rows are those of the tests.
 """
 
-import argparse
 import importlib
 import sys
 from collections.abc import Iterable
@@ -65,24 +64,12 @@ def report() -> tuple[str, list[str]]:
     return page, failed
 
 
-def names(page: str) -> list[str]:
-    """Return the page without its measured numbers, which may move in the last digit."""
-    return [line.rsplit("|", 3)[0] if line.count("|") == 5 and "`" in line else line for line in page.splitlines()]
-
-
 def main() -> int:
-    """Write or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare with the page instead of writing it")
-    check = parser.parse_args().check
+    """Write the page."""
     page, failed = report()
-    stale = check and (not PAGE.exists() or names(PAGE.read_text()) != names(page))
-    if not check:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(page)
-    problems = [*failed, *([f"{PAGE.name} is not what the tests say: run make parity"] if stale else [])]
-    sys.stdout.write("\n".join(problems or [f"{page.count('` | `')} comparisons within {TOLERANCE:g}"]) + "\n")
-    return bool(problems)
+    PAGE.write_text(page, encoding="utf-8")
+    sys.stdout.write("\n".join(failed or [f"{page.count('` | `')} comparisons within {TOLERANCE:g}"]) + "\n")
+    return bool(failed)
 
 
 if __name__ == "__main__":
